@@ -1,0 +1,50 @@
+"""The settings of Open MPI and Horovod that hvdkit chooses, each with its reason. Pure.
+
+Figures: benchmarks/README.md says how they were measured.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One argument or variable, and why it has this value."""
+
+    name: str
+    value: str
+    reason: str
+
+
+def threads_per_rank(cores: int, ranks: int) -> int:
+    """Cores shared evenly, and one thread at least."""
+    return max(1, cores // ranks)
+
+
+def mpi_settings(*, one_machine: bool) -> list[Setting]:
+    """MCA parameters for mpirun (`--mca name value`)."""
+    settings = [
+        Setting(
+            name="mpi_yield_when_idle",
+            value="1",
+            reason="Horovod's background thread spins in MPI; yielding gives that time to the computation",
+        ),
+        Setting(
+            name="pml",
+            value="ob1",
+            reason="plain TCP and shared memory; the other layers only cost start-up time without their network",
+        ),
+    ]
+    if one_machine:
+        settings += [
+            Setting(name="btl", value="self,vader", reason="all ranks are on this machine: shared memory, no sockets"),
+            Setting(name="plm", value="isolated", reason="no other machine is used, so no ssh has to be there"),
+        ]
+    return settings
+
+
+def horovod_settings(*, controller: str) -> list[Setting]:
+    """Environment variables of Horovod."""
+    return [
+        Setting(name="HOROVOD_CONTROLLER", value=controller, reason="--controller"),
+        Setting(name="HOROVOD_CPU_OPERATIONS", value=controller, reason="tensors on the CPU go the same way"),
+    ]

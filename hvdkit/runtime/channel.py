@@ -1,0 +1,87 @@
+"""What a rank and its launcher say to each other: frames over one TCP connection a rank.
+
+mpirun cannot do this: it mixes long lines of different ranks, hides a rank's exit code and kills ranks a
+second after a SIGTERM. The connection also tells each side at once, on any host, that the other one died.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+VARIABLE = "HVDKIT_CHANNEL"
+
+# Rank to launcher.
+HELLO = b"H"  # JSON: token, rank, host, pid
+STDOUT = b"O"
+STDERR = b"E"
+EXIT = b"X"  # JSON: code, signal
+
+# Launcher to rank.
+GO = b"G"  # all ranks are there: start the command
+STOP = b"T"  # please stop in good order (SIGTERM to the command)
+STACKS = b"S"  # print your stacks (SIGQUIT to every Python process that listens for it)
+KILL = b"K"  # the job has failed: end the command and leave
+LEAVE = b"L"  # every rank has ended: leave
+
+_HEADER = struct.Struct("!cI")
+_LONGEST = 1 << 20
+
+
+def encode(kind: bytes, payload: bytes = b"") -> bytes:
+    """One frame."""
+    return _HEADER.pack(kind, len(payload)) + payload
+
+
+def encode_json(kind: bytes, **values: object) -> bytes:
+    """One frame with a JSON object in it."""
+    return encode(kind, json.dumps(values).encode())
+
+
+class Decoder:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the frames that are complete with `data`; ValueError for what is no frame of ours."""
+        self._buffer += data
+        while len(self._buffer) >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(self._buffer)
+            if length > _LONGEST:
+                raise ValueError(f"a frame of {length} bytes")
+            end = _HEADER.size + length
+            if len(self._buffer) < end:
+                return
+            payload = bytes(self._buffer[_HEADER.size : end])
+            del self._buffer[:end]
+            yield kind, payload
+
+
+def address(hosts: list[str], port: int, token: str) -> str:
+    """The value of HVDKIT_CHANNEL: where the launcher listens, and the secret that opens the door."""
+    return f"{','.join(hosts)} {port} {token}"
+
+
+def connect(value: str, rank: int) -> socket.socket:
+    """Connect to the launcher named by HVDKIT_CHANNEL and say hello; OSError when no address answers."""
+    hosts, port, token = value.split()
+    failure: OSError = OSError("HVDKIT_CHANNEL names no address")
+    for host in hosts.split(","):
+        try:
+            connection = socket.create_connection((host, int(port)), timeout=20)
+        except OSError as error:
+            failure = error
+            continue
+        connection.settimeout(None)
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.sendall(
+            encode_json(HELLO, token=token, rank=rank, host=socket.gethostname(), pid=os.getpid())
+        )
+        return connection
+    raise failure

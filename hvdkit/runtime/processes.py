@@ -1,0 +1,61 @@
+"""Process trees that end: parent-death signals, adoption of orphans, killing all descendants. Linux only."""
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# Resolved at import: between fork and exec only the call itself may happen.
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Ask the kernel to send `signum` to this process when the thread that started it ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, so that `descendants` still finds it."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes below `pid`; zombies are left out, they are dead already."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            # The name in parentheses may itself contain spaces and parentheses.
+            state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append(int(entry.name))
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def signal_descendants(signum: int) -> bool:
+    """Send `signum` to every descendant of this process; False when there is none left."""
+    below = descendants(os.getpid())
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)
+    return bool(below)
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Whether the process has a handler for the signal (else a signal like SIGQUIT would end it)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((line for line in status.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
+    return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
