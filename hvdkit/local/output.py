@@ -30,7 +30,6 @@ class RankOutput:
 
     def write(self, rank: int, data: bytes, *, error: bool) -> None:
         """Bytes from a rank's stdout, or stderr when `error`."""
-        self._log(rank, data)
         buffer = self._buffers.setdefault((rank, error), bytearray())
         buffer += data
         start = 0
@@ -38,10 +37,12 @@ class RankOutput:
             line = buffer[start:end]
             redraw = buffer[end : end + 1] == b"\r" and buffer[end : end + 2] != b"\r\n"
             start = end + (2 if buffer[end : end + 2] == b"\r\n" else 1)
+            self._log(rank, bytes(line))
             if not redraw or self._may_redraw(rank):
                 self._show(rank, bytes(line), error=error)
         del buffer[:start]
         if len(buffer) > LONGEST_LINE:
+            self._log(rank, bytes(buffer))
             self._show(rank, bytes(buffer), error=error)
             buffer.clear()
 
@@ -50,6 +51,7 @@ class RankOutput:
         for error in (False, True):
             rest = self._buffers.pop((rank, error), b"")
             if rest:
+                self._log(rank, bytes(rest))
                 self._show(rank, bytes(rest), error=error)
         if rank in self._files:
             self._files.pop(rank).close()
@@ -58,11 +60,11 @@ class RankOutput:
         """The last lines of a rank."""
         return list(self.tails.get(rank, ()))
 
-    def _log(self, rank: int, data: bytes) -> None:
+    def _log(self, rank: int, line: bytes) -> None:
         if rank not in self._files:
             return
         try:
-            self._files[rank].write(data)
+            self._files[rank].write(line + b"\n")
         except OSError as failure:  # a full disk must not end the training
             path = self._files.pop(rank).name
             sys.stderr.write(f"hvdkit: {path} is not written any more: {failure.strerror}\n")

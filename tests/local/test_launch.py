@@ -1,0 +1,271 @@
+"""`hvdkit launch` on this machine, with real mpirun, real Gloo ranks and real processes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launching import LIMIT, launching, run_hvdkit, wait_until
+
+RANK = "int(os.environ.get('HOROVOD_RANK') or os.environ.get('OMPI_COMM_WORLD_RANK'))"
+CONTROLLERS = ("mpi", "gloo")
+
+
+def python(code: str) -> list[str]:
+    return ["--", "python", "-c", f"import os, sys, time, signal; rank = {RANK}\n{code}"]
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_hvdkit("launch", "--backend", "local", *arguments)
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_all_output_arrives_whole_and_in_order(controller: str, tmp_path: Path) -> None:
+    code = """
+for line in range(400):
+    print(f'<{rank}:{line}:' + 'x' * (line * 37 % 9000) + '>')
+    print(f'<{rank}:{line}:error>', file=sys.stderr)
+sys.stdout.write(f'last words of {rank}')"""
+    result = launch("--workers", "4", "--controller", controller, "--log-dir", str(tmp_path), *python(code))
+    assert result.returncode == 0, result.stderr
+    for rank in range(4):
+        expected = [f"<{rank}:{line}:" + "x" * (line * 37 % 9000) + ">" for line in range(400)]
+        printed = [line[4:] for line in result.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        assert printed == [*expected, f"last words of {rank}"]
+        errors = [line[4:] for line in result.stderr.splitlines() if line.startswith(f"[{rank}] ")]
+        assert errors == [f"<{rank}:{line}:error>" for line in range(400)]
+        log = (tmp_path / f"rank-{rank}.log").read_text()
+        assert all(line in log for line in (*expected, *errors))
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_exit_code_is_that_of_the_first_rank_that_failed(controller: str) -> None:
+    code = "print('all is well with', rank)\nif rank == 1: print('it broke here'); sys.exit(41)\ntime.sleep(600)"
+    result = launch("--workers", "3", "--controller", controller, *python(code))
+    assert result.returncode == 41
+    assert "rank 1 on" in result.stderr and "exited with code 41" in result.stderr
+    assert result.stderr.rstrip().endswith("it broke here")
+
+
+def test_a_signal_that_ends_a_rank_is_named() -> None:
+    result = launch("--workers", "2", *python("if rank == 0: os.kill(os.getpid(), signal.SIGSEGV)\ntime.sleep(600)"))
+    assert result.returncode == 128 + signal.SIGSEGV
+    assert "rank 0" in result.stderr and "SIGSEGV" in result.stderr
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_sigterm_lets_ranks_stop_in_good_order(controller: str, tmp_path: Path) -> None:
+    # mpirun alone would kill the ranks a second after a SIGTERM; they take longer than that here.
+    code = """
+def stop(*_):
+    print('saving'); time.sleep(3); print('saved'); sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+print('ready')
+time.sleep(600)"""
+    with launching(tmp_path, "--workers", "2", "--controller", controller, *python(code)) as run:
+        run.wait_for("ready", times=2)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == 75, run.output()
+        assert run.output().count("saved") == 2
+        run.wait_until_gone()
+
+
+def test_ranks_that_do_not_stop_are_killed_after_the_grace_period(tmp_path: Path) -> None:
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"
+    with launching(tmp_path, "--workers", "2", "--grace", "1", *python(code)) as run:
+        run.wait_for("deaf", times=2)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == 128 + signal.SIGKILL
+        assert "did not stop within 1 s" in run.output()
+        run.wait_until_gone()
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_ctrl_c_ends_every_process(controller: str, tmp_path: Path) -> None:
+    code = "import subprocess; subprocess.Popen(['sleep', '600']); print('ready'); time.sleep(600)"
+    with launching(tmp_path, "--workers", "2", "--controller", controller, *python(code)) as run:
+        run.wait_for("ready", times=2)
+        assert len([line for line in run.processes().values() if line.startswith("sleep")]) == 2
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait() == 130
+        run.wait_until_gone()
+
+
+def test_what_a_rank_left_in_the_background_ends_with_it(tmp_path: Path) -> None:
+    with launching(tmp_path, "--workers", "2", "--", "bash", "-c", "sleep 600 & echo started") as run:
+        assert run.wait() == 0, run.output()
+        run.wait_until_gone()
+
+
+def test_sigquit_shows_the_stacks_of_every_rank_and_training_goes_on(tmp_path: Path) -> None:
+    code = """
+def stuck_in_here():
+    print('ready')
+    while not os.path.exists('go on'): time.sleep(0.1)
+stuck_in_here()
+print('went on')"""
+    with launching(tmp_path, "--workers", "2", *python(code)) as run:
+        run.wait_for("ready", times=2)
+        run.process.send_signal(signal.SIGQUIT)
+        run.wait_for("in stuck_in_here", times=2)
+        (tmp_path / "go on").touch()
+        assert run.wait() == 0
+        assert run.output().count("went on") == 2
+
+
+def test_a_world_with_other_ranks_than_asked_for_fails() -> None:
+    # A second -np stands for an MPI that does what it likes.
+    result = launch("--workers", "2", "--mpi-arg=-np", "--mpi-arg=3", *python("print('trained')"))
+    assert result.returncode != 0
+    assert "trained" not in result.stdout
+
+
+def test_a_world_with_missing_ranks_fails() -> None:
+    result = launch("--workers", "2", "--mpi-arg=-np", "--mpi-arg=1", "--start-timeout", "5", *python("print('trained')"))
+    assert result.returncode == 3
+    assert "1 of 2 ranks did not start" in result.stderr
+    assert "trained" not in result.stdout
+
+
+def test_horovod_itself_refuses_another_world_than_the_launcher_announced() -> None:
+    code = "import horovod.torch as hvd; hvd.init(); print('trained')"
+    result = launch("--workers", "2", "--env", "HVDKIT_WORLD_SIZE=4", *python(code))
+    assert result.returncode == 1
+    assert "trained" not in result.stdout
+    assert "4 ranks" in result.stderr and "2 ranks" in result.stderr
+
+
+def test_dry_run_prints_a_script_that_runs(tmp_path: Path) -> None:
+    arguments = ["--workers", "2", "--env", "GREETING=it's $HOME", *python("print(rank, os.environ['GREETING'])")]
+    script = launch("--dry-run", *arguments)
+    result = subprocess.run(["bash", "-c", script.stdout], capture_output=True, text=True, timeout=LIMIT)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == ["0 it's $HOME", "1 it's $HOME"]
+
+
+def test_dry_run_json_is_what_runs(tmp_path: Path) -> None:
+    code = "print('ready'); time.sleep(600)"
+    arguments = ["--name", "same", "--workers", "2", *python(code)]
+    plan = json.loads(launch("--dry-run", "--json", *arguments).stdout)
+    with launching(tmp_path, *arguments) as run:
+        run.wait_for("ready", times=2)
+        pid = run.pid_of("mpirun -np")
+        argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+        env = dict(pair.split("=", 1) for pair in Path(f"/proc/{pid}/environ").read_text().split("\0") if pair)
+    (process,) = plan["processes"]
+    assert argv[1:] == process["argv"][1:]
+    assert process["env"].items() <= env.items()
+
+
+def test_explain_gives_a_reason_for_every_setting() -> None:
+    result = launch("--workers", "2", "--explain")
+    lines = result.stdout.splitlines()
+    assert len(lines) > 20 and len(lines) % 2 == 0
+    assert all(line.startswith("    ") and len(line) > 10 for line in lines[1::2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--workers", "0"], 2, "workers: 0 is too few"),
+        (["--workers", "-3"], 2, "workers: -3 is too few"),
+        (["--workers", "1000000"], 2, "workers: 1000000 workers"),
+        (["--workers", "9999"], 2, "cores of this machine"),
+        (["--slots", "0"], 2, "slots: 0"),
+        (["--threads", "0"], 2, "threads: 0"),
+        (["--workers", "many"], 2, "'many' is not a valid integer"),
+        (["--name", "Not A Name"], 2, "name: 'Not A Name'"),
+        (["--env", "LEARNING_RATE"], 2, "env: 'LEARNING_RATE' has no '='"),
+        (["--env", "1A=2"], 2, "env: '1A' is not a variable name"),
+        (["--hosts", "a:x"], 2, "hosts: 'a:x'"),
+        (["--hosts", "a:1,a:1"], 2, "hosts: 'a' is listed twice"),
+        (["--hosts", "a:1", "--workers", "2"], 2, "workers: 2 workers, but --hosts lists 1"),
+        (["--hosts", "no-such-host.invalid:1"], 3, "'no-such-host.invalid' does not resolve"),
+        (["--controller", "gloo", "--mpi-arg=-x"], 2, "mpi_args"),
+        (["--debug-rank", "5"], 2, "debug_rank: there is no rank 5"),
+        (["--log-dir", "/proc/nothing"], 2, "--log-dir: cannot write to /proc/nothing"),
+        (["--", "no-such-command"], 2, "command: 'no-such-command'"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], code: int, message: str) -> None:
+    result = launch(*arguments)
+    assert result.returncode == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_command_that_fails_to_start_on_the_ranks_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    result = launch("--workers", "2", "--", str(script))
+    assert result.returncode == 127
+    assert "cannot run" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_auto_names_the_backend_and_why(tmp_path: Path) -> None:
+    clean = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"} | {"HOME": str(tmp_path)}
+    here = run_hvdkit("launch", "--", "true", env=clean)
+    assert here.returncode == 0 and "backend local (no cluster is configured)" in here.stderr.splitlines()[0]
+    (tmp_path / "config").write_text("apiVersion: v1\nkind: Config\n")
+    cluster = run_hvdkit("launch", "--", "true", env=clean | {"KUBECONFIG": str(tmp_path / "config")})
+    assert cluster.returncode == 3 and "a cluster is configured in" in cluster.stderr
+
+
+def test_json_outcome() -> None:
+    result = launch("--workers", "2", "--json", *python("print('hello')\nsys.exit(5 * rank)"))
+    outcome = json.loads(result.stdout.splitlines()[-1])
+    assert result.returncode == outcome["exit_code"] == 5
+    assert outcome["rank"] == 1 and outcome["tail"] == ["hello"]
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colour_only_on_a_terminal_that_wants_it(no_color: str) -> None:
+    output = on_a_terminal(["--workers", "2", *python("print('hello')")], env={"NO_COLOR": no_color})
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
+    assert "[0] hello" in plain and "[1] hello" in plain
+    assert ("\x1b[" in output) == (no_color == "")
+
+
+def test_debug_rank_runs_one_rank_in_pdb_on_the_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import os\nrank = {RANK}\nsecret = 6 * 7\nbreakpoint() if rank == 1 else None\nprint('end', rank)\n")
+    arguments = ["--workers", "2", "--debug-rank", "1", "--", "python", str(script)]
+    output = on_a_terminal(arguments, answers=[("(Pdb)", "p secret\n"), ("42", "c\n"), ("finished", "q\n")])
+    assert "[0] end 0" in re.sub(r"\x1b\[[0-9;]*m", "", output)
+    assert "end 1" in output
+
+
+def on_a_terminal(arguments: list[str], env: dict[str, str] | None = None, answers: list[tuple[str, str]] = ()) -> str:
+    """Run a launch on a pseudo-terminal, answering each prompt with its text."""
+    import pty
+    import select
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(env or {})
+        os.execv(sys.executable, [sys.executable, "-m", "hvdkit", "launch", "--backend", "local", *arguments])
+    output, searched, waiting = "", 0, list(answers)
+
+    def ended() -> bool:
+        nonlocal output, searched
+        if not select.select([terminal], [], [], 0.1)[0]:
+            return False
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # Linux's way to say that the other side has closed the terminal
+            return True
+        output += data.decode(errors="replace")
+        if waiting and waiting[0][0] in output[searched:]:
+            searched = len(output)
+            os.write(terminal, waiting.pop(0)[1].encode())
+        return not data
+
+    wait_until(ended, lambda: f"an end of: {output}")
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    return output
