@@ -5,11 +5,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint soak bench clean help
+# A network, host name and process table of their own: whatever the tests start, the kernel removes with them.
+OWN_NAMESPACES := unshare --fork --pid --kill-child --mount-proc --net --uts --mount
+
+.PHONY: demo test e2e lint soak bench clean help
 
 help:
 	@echo "make demo    train MNIST on 2 Horovod ranks on this machine"
 	@echo "make test    run the tests"
+	@echo "make e2e     run the tests that need root: several machines made of namespaces, with real SSH"
 	@echo "make lint    check the style"
 	@echo "make soak    the long checks: CUDA build, oldest to newest torch (about an hour)"
 	@echo "make bench   measure local launches against the alternatives (about half an hour)"
@@ -20,6 +24,10 @@ demo: $(VENV)/.horovod
 
 test: $(VENV)/.horovod
 	$(PYTEST) tests/unit tests/local
+
+e2e: $(VENV)/.horovod
+	@[ "$$(id -u)" = 0 ] || { echo "make: e2e makes network namespaces and needs root; run it with sudo."; exit 3; }
+	$(OWN_NAMESPACES) $(PYTEST) tests/e2e
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -224,7 +224,7 @@ def report(outcome: "Outcome", *, as_json: bool) -> None:
         return
     click.echo(f"hvdkit: {outcome.reason}; exit code {outcome.exit_code}", err=True)
     if outcome.tail:
-        whose = f"rank {outcome.rank}" if outcome.rank is not None else "mpirun"
-        click.echo(f"hvdkit: the last lines of {whose}:", err=True)
+        whose = f" of rank {outcome.rank}" if outcome.rank is not None else ""
+        click.echo(f"hvdkit: the last lines{whose}:", err=True)
         for line in outcome.tail:
             click.echo(f"  {line}", err=True)

@@ -55,7 +55,7 @@ class Outcome:
     """The first rank that failed."""
 
     tail: list[str] = field(default_factory=list)
-    """Its last lines, or mpirun's when no rank is to blame."""
+    """The last lines of that rank, or of mpirun or ssh when no rank is to blame."""
 
 
 @dataclass
@@ -297,14 +297,21 @@ class Supervisor:
                 continue
             if self.plan.controller == "gloo" and index in self.ranks:
                 continue  # its connection says more
-            name = Path(process.args[0]).name
-            if self.plan.controller == "gloo":
-                name = f"rank {index}"
-            ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            before = "" if len(self.ranks) == self.plan.world_size else " before all ranks had started"
             self._drain_noise(process)
-            self._end(128 - code if code < 0 else code or EXIT_FAILED, f"{name} {ended}{before}", tail=list(self.noise))
+            self._end(*self._blame(index, code), tail=list(self.noise))
         _reap_adopted(self.processes)
+
+    def _blame(self, index: int, code: int) -> tuple[int, str]:
+        """Exit code and reason when mpirun, ssh or a wrapper ended before its ranks did."""
+        name = "mpirun"
+        if self.plan.controller == "gloo":
+            host = self.plan.processes[index].host
+            name = f"rank {index}" if host is None else f"ssh to {host} for rank {index}"
+        if code < 0:
+            return 128 - code, f"{name} was killed by {signal.Signals(-code).name}"
+        if len(self.ranks) < self.plan.world_size:
+            return EXIT_ENVIRONMENT, f"{name} ended with code {code} before all ranks had started"
+        return code or EXIT_FAILED, f"{name} ended with code {code} before its ranks"
 
     def _drain_noise(self, process: subprocess.Popen) -> None:
         if process.stdout in [key.fileobj for key in self.selector.get_map().values()]:
