@@ -125,7 +125,8 @@ def test_a_world_with_other_ranks_than_asked_for_fails() -> None:
 
 
 def test_a_world_with_missing_ranks_fails() -> None:
-    result = launch("--workers", "2", "--mpi-arg=-np", "--mpi-arg=1", "--start-timeout", "5", *python("print('trained')"))
+    other_world = ["--mpi-arg=-np", "--mpi-arg=1", "--start-timeout", "5"]
+    result = launch("--workers", "2", *other_world, *python("print('trained')"))
     assert result.returncode == 3
     assert "1 of 2 ranks did not start" in result.stderr
     assert "trained" not in result.stdout
@@ -233,7 +234,8 @@ def test_colour_only_on_a_terminal_that_wants_it(no_color: str) -> None:
 
 def test_debug_rank_runs_one_rank_in_pdb_on_the_terminal(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(f"import os\nrank = {RANK}\nsecret = 6 * 7\nbreakpoint() if rank == 1 else None\nprint('end', rank)\n")
+    code = f"import os\nrank = {RANK}\nsecret = 6 * 7\nbreakpoint() if rank == 1 else None\nprint('end', rank)\n"
+    script.write_text(code)
     arguments = ["--workers", "2", "--debug-rank", "1", "--", "python", str(script)]
     output = on_a_terminal(arguments, answers=[("(Pdb)", "p secret\n"), ("42", "c\n"), ("finished", "q\n")])
     assert "[0] end 0" in re.sub(r"\x1b\[[0-9;]*m", "", output)

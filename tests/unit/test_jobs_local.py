@@ -1,0 +1,128 @@
+"""The local renderer: whole plans compared, and any spec either renders or is refused by our own error."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvdkit.errors import HvdkitError, InputError
+from hvdkit.jobs.local import Machine, render
+from hvdkit.jobs.spec import Host, JobSpec
+
+MACHINE = Machine(
+    cores=8,
+    python="/venv/bin/python3",
+    package="/venv/lib/hvdkit",
+    working_folder="/home/user",
+    path="/usr/bin",
+    mpirun="/venv/bin/mpirun",
+    mpi_prefix="/venv",
+)
+
+
+def spec(**fields) -> JobSpec:
+    return JobSpec(**({"name": "demo", "command": ("python", "train.py")} | fields))
+
+
+def test_two_ranks_by_mpi() -> None:
+    (process,) = render(spec(workers=2), MACHINE).processes
+    assert process.env == {
+        "HVDKIT_JOB": "demo",
+        "HVDKIT_WORLD_SIZE": "2",
+        "HVDKIT_HOSTS": "1",
+        "OMP_NUM_THREADS": "4",
+        "PATH": "/venv/bin:/usr/bin",
+        "PYTHONPATH": "/venv/lib/hvdkit/runtime/site",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CPU_OPERATIONS": "mpi",
+        "OPAL_PREFIX": "/venv",
+    }
+    assert " ".join(process.argv) == (
+        "/venv/bin/mpirun -np 2 --bind-to none --oversubscribe"
+        " --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl self,vader --mca plm isolated"
+        " -x HVDKIT_JOB -x HVDKIT_WORLD_SIZE -x HVDKIT_HOSTS -x OMP_NUM_THREADS -x PATH -x PYTHONPATH"
+        " -x PYTHONUNBUFFERED -x PYTHONFAULTHANDLER -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS -x OPAL_PREFIX"
+        " /venv/bin/python3 -m hvdkit.runtime.rank -- python train.py"
+    )
+
+
+def test_hosts_with_unequal_slots_by_gloo() -> None:
+    hosts = (Host(name="a", slots=2), Host(name="b", slots=1))
+    plan = render(spec(workers=2, hosts=hosts, controller="gloo"), MACHINE)
+    names = ("HOSTNAME", "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    rows = [[process.env[f"HOROVOD_{name}"] for name in names] for process in plan.processes]
+    assert rows == [
+        ["a", "0", "3", "0", "2", "0", "2"],
+        ["a", "1", "3", "1", "2", "0", "1"],
+        ["b", "2", "3", "0", "1", "1", "2"],
+    ]
+    assert [process.host for process in plan.processes] == ["a", "a", "b"]
+    assert plan.host_count == 2
+    assert plan.processes[0].argv == ("/venv/bin/python3", "-m", "hvdkit.runtime.rank", "--", "python", "train.py")
+
+
+def test_what_the_user_sets_wins() -> None:
+    plan = render(spec(env={"OMP_NUM_THREADS": "7", "HOROVOD_CYCLE_TIME": "3"}, mpi_args=("--mca", "pml", "ucx")), MACHINE)
+    (process,) = plan.processes
+    assert process.env["OMP_NUM_THREADS"] == "7" and process.env["HOROVOD_CYCLE_TIME"] == "3"
+    words = list(process.argv)
+    assert words.index("ucx") > words.index("ob1")
+    assert words.count("OMP_NUM_THREADS") == 1
+
+
+def test_every_argument_and_variable_has_a_reason() -> None:
+    plan = render(spec(workers=2, timeline="/tmp/t.json", autotune=True), MACHINE)
+    explained = {setting.name for setting in plan.settings}
+    assert set(plan.processes[0].env) <= explained
+    assert all(setting.reason for setting in plan.settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"command": ()}, "command"),
+        ({"workers": 0}, "workers"),
+        ({"slots": -1}, "slots"),
+        ({"controller": "nccl"}, "controller"),
+        ({"backend": "slurm"}, "backend"),
+        ({"name": "x" * 64}, "name"),
+        ({"env": {"A B": "1"}}, "env"),
+        ({"env": {"A": "a\0b"}}, "env"),
+        ({"hosts": (Host(name="a"), Host(name="a")), "workers": 2}, "hosts"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict, named: str) -> None:
+    with pytest.raises(InputError, match=f"^{named}: "):
+        spec(**fields)
+
+
+def test_a_spec_does_not_change_with_the_dictionary_it_was_made_from() -> None:
+    env = {"A": "1"}
+    made = spec(env=env)
+    env["A"] = "2"
+    assert made.env == {"A": "1"}
+
+
+text = st.text(max_size=20)
+
+
+@given(
+    name=text,
+    workers=st.integers(-2, 300),
+    slots=st.integers(-2, 300),
+    controller=st.sampled_from(["mpi", "gloo", "x"]),
+    threads=st.none() | st.integers(-1, 9),
+    command=st.lists(text, max_size=4).map(tuple),
+    env=st.dictionaries(text, text, max_size=3),
+)
+def test_any_spec_renders_or_is_refused_by_our_error(**fields) -> None:
+    try:
+        plan = render(JobSpec(**fields), MACHINE)
+    except HvdkitError as error:
+        assert str(error)
+        return
+    assert plan.world_size == fields["workers"] * fields["slots"]
+    for process in plan.processes:
+        assert process.argv[-len(fields["command"]) :] == fields["command"]
+        assert fields["env"].items() <= process.env.items()
