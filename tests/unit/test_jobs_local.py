@@ -63,7 +63,8 @@ def test_hosts_with_unequal_slots_by_gloo() -> None:
 
 
 def test_what_the_user_sets_wins() -> None:
-    plan = render(spec(env={"OMP_NUM_THREADS": "7", "HOROVOD_CYCLE_TIME": "3"}, mpi_args=("--mca", "pml", "ucx")), MACHINE)
+    own = {"OMP_NUM_THREADS": "7", "HOROVOD_CYCLE_TIME": "3"}
+    plan = render(spec(env=own, mpi_args=("--mca", "pml", "ucx")), MACHINE)
     (process,) = plan.processes
     assert process.env["OMP_NUM_THREADS"] == "7" and process.env["HOROVOD_CYCLE_TIME"] == "3"
     words = list(process.argv)
