@@ -1,0 +1,1 @@
+"""Training: models, data and the loop that every rank runs."""

@@ -1,0 +1,63 @@
+"""Starts real ranks on this machine for the tests, and leaves none behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SECONDS = 180  # a run that takes longer hangs
+_BIN = Path(sys.executable).parent
+
+MPIRUN = ("mpirun", "-np", "2", "--bind-to", "none", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1")
+LAUNCHERS = {
+    "mpirun": MPIRUN,
+    "horovodrun-mpi": ("horovodrun", "--mpi", "-np", "2"),
+    "horovodrun-gloo": ("horovodrun", "--gloo", "-np", "2"),
+    "hvdkit-mpi": ("hvdkit", "launch", "--backend", "local", "--workers", "2", "--"),
+    "hvdkit-gloo": ("hvdkit", "launch", "--backend", "local", "--workers", "2", "--controller", "gloo", "--"),
+}
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Of a user who has this Python's programs on the path and has set nothing of MPI or Horovod."""
+    foreign = ("OMPI_", "OPAL_", "PMIX_", "HOROVOD_", "HVDKIT_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return {
+        **kept,
+        "PATH": f"{_BIN}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        **extra,
+    }
+
+
+@contextmanager
+def started(*command: str, cwd: Path | None = None, **extra: str) -> Iterator[subprocess.Popen]:
+    """The process, with its output in pipes; its whole process group is ended in the end."""
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment(**extra),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def run(*command: str, cwd: Path | None = None, **extra: str) -> subprocess.CompletedProcess:
+    """Run to the end; TimeoutExpired when it hangs."""
+    with started(*command, cwd=cwd, **extra) as process:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)

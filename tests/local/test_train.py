@@ -1,0 +1,228 @@
+"""`hvdkit train` with real Horovod ranks, under each launcher and alone."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import struct
+import sys
+
+import psutil
+import pytest
+from running import LAUNCHERS, MPIRUN, run, started
+
+from hvdkit.train import digits
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory):
+    """A data folder as MNIST's, gzipped, with fewer images; 601 and 3,001 leave uneven shares."""
+    folder = tmp_path_factory.mktemp("data")
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part, count, seed in (("train", 3001, 11), ("t10k", 601, 12)):
+        images, labels = digits.make(count, seed)
+        for name, content in (
+            ("images-idx3", struct.pack(">IIII", 0x803, count, 28, 28) + images.numpy().tobytes()),
+            ("labels-idx1", struct.pack(">II", 0x801, count) + labels.byte().numpy().tobytes()),
+        ):
+            (raw / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(content, 1))
+    return folder
+
+
+def table(output: str) -> list[list[str]]:
+    """Rank, device and library of each row of the table, whatever prefix the launcher puts before it."""
+    rows = re.findall(r"(\d+) +\S+ +(cpu) +(NCCL|MPI|Gloo|none)\s*$", output, re.MULTILINE)
+    return [list(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "library"),
+    [
+        ("mpirun", "MPI"),
+        ("horovodrun-mpi", "MPI"),
+        ("horovodrun-gloo", "Gloo"),
+        ("hvdkit-mpi", "MPI"),
+        ("hvdkit-gloo", "Gloo"),
+    ],
+)
+def test_the_same_command_runs_under_every_launcher(launcher, library, small_data, tmp_path):
+    done = run(
+        *LAUNCHERS[launcher], "hvdkit", "train", "--epochs=2", f"--data-dir={small_data}", f"--output={tmp_path}"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert table(done.stdout) == [["0", "cpu", library], ["1", "cpu", library]]
+    assert "over 601 images of MNIST" in done.stdout
+    assert "over 2 ranks" in done.stdout
+    *intervals, summary = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert all(line["kind"] == "interval" for line in intervals)
+    assert summary["version"] == 1
+    assert (summary["ranks"], summary["hosts"], summary["library"]) == (2, 1, library)
+    assert summary["test_images"] == 601
+    assert summary["images_per_second"] > 0
+
+
+def test_an_epoch_on_two_ranks_learns(tmp_path):
+    """On MNIST where it is, else on synthetic digits: the recipe reaches 97 % on both."""
+    done = run(*MPIRUN, "hvdkit", "train", f"--output={tmp_path}", http_proxy="http://127.0.0.1:1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert summary["test_images"] == 10_000
+    assert summary["test_accuracy_percent"] >= 97
+
+
+ALONE_WITHOUT_MPI = """
+import runpy, sys
+sys.argv[1:1] = ["train"]
+try:
+    runpy.run_module("hvdkit", run_name="__main__")
+except SystemExit as leaving:
+    assert not leaving.code, leaving.code
+assert "horovod" not in sys.modules
+assert "libmpi" not in open("/proc/self/maps").read()
+"""
+
+
+def test_alone_it_is_one_process_that_touches_no_mpi(small_data):
+    done = run(sys.executable, "-c", ALONE_WITHOUT_MPI, f"--data-dir={small_data}", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["ranks"], summary["library"]) == (1, "none")
+    assert table(done.stderr) == [["0", "cpu", "none"]]
+
+
+def test_alone_with_horovod_is_a_world_of_one(small_data):
+    done = run(sys.executable, "-m", "hvdkit.train", "--engine=horovod", f"--data-dir={small_data}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ranks"] == 1
+
+
+ENGINE = """
+import torch
+from hvdkit.runtime.session import session
+with session("auto") as engine:
+    assert engine.size == 2 and len(engine.hosts) == 2
+    assert engine.gather(f"rank {engine.rank}") == ["rank 0", "rank 1"]
+    # A value that one rank has and the other has not must not hang: Horovod names objects by type.
+    assert engine.gather(None if engine.rank else "only here") == ["only here", None]
+    assert engine.average({"b": 10.0 * engine.rank, "a": 2 ** 53 - engine.rank}) == {"a": 2**53 - 0.5, "b": 5.0}
+    torch.manual_seed(engine.rank)
+    model = torch.nn.Linear(3, 1, bias=False)
+    optimizer = engine.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    before = model.weight.tolist()
+    assert engine.gather(before) == [before, before], "rank 0's weights on all ranks"
+    (model(torch.full((1, 3), float(1 + engine.rank))).sum()).backward()
+    optimizer.step()
+    expected = (torch.tensor(before) - 1.5).tolist()
+    assert model.weight.tolist() == expected, "the mean of gradients 1 and 2"
+    engine.barrier()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun-gloo"])
+def test_the_engine_keeps_its_promises(launcher, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(ENGINE)
+    done = run(*LAUNCHERS[launcher], sys.executable, str(script))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+ONE_RANK_FAILS = """
+from hvdkit.runtime.session import session
+with session("auto") as engine:
+    engine.barrier()
+    if engine.rank == 1:
+        raise RuntimeError("rank 1 has had enough")
+    while True:
+        engine.average({"waiting": 1.0})
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun-gloo", "hvdkit-mpi", "hvdkit-gloo"])
+def test_an_exception_on_one_rank_ends_all_and_is_shown_once(launcher, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(ONE_RANK_FAILS)
+    done = run(*LAUNCHERS[launcher], sys.executable, str(script))
+    assert done.returncode == 1
+    # hvdkit launch repeats the last lines of the rank that failed; that is no second traceback.
+    own_output = done.stderr.split("the last lines of rank")[0]
+    assert own_output.count("RuntimeError: rank 1 has had enough") == 1
+    assert "HorovodInternalError" not in own_output
+
+
+def test_a_loss_that_is_not_finite_stops_the_job_with_one_sentence(small_data):
+    done = run(*MPIRUN, "hvdkit", "train", "--lr=1e30", f"--data-dir={small_data}")
+    assert done.returncode == 1
+    assert len(re.findall("hvdkit: the loss is (nan|inf) at step 10 of", done.stderr)) == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("to", ["hvdkit launch", "mpirun", "one rank"])
+def test_asked_to_stop_all_ranks_leave_with_75(to, small_data):
+    launcher = LAUNCHERS["hvdkit-mpi"] if to == "hvdkit launch" else MPIRUN
+    with started(*launcher, "hvdkit", "train", "--epochs=1000", f"--data-dir={small_data}") as job:
+        for line in job.stdout:
+            if re.search(r"step \d+/", line):
+                break
+        if to == "hvdkit launch":
+            job.send_signal(signal.SIGTERM)
+        elif to == "mpirun":
+            job.send_signal(signal.SIGUSR1)  # which mpirun hands on; after a SIGTERM it kills its ranks
+        else:
+            ranks = [child for child in psutil.Process(job.pid).children() if "train" in child.cmdline()]
+            ranks[-1].send_signal(signal.SIGTERM)
+        _, stderr = job.communicate(timeout=60)
+    assert job.returncode == 75, stderr
+    assert len(re.findall(r"hvdkit: stopped after step \d+ of \d+, as asked", stderr)) == 1
+
+
+def test_a_signal_shows_the_stacks_and_training_goes_on(small_data):
+    with started("hvdkit", "train", "--epochs=6", f"--data-dir={small_data}") as job:
+        for line in job.stdout:
+            if line.startswith("step"):
+                os.kill(job.pid, signal.SIGQUIT)
+                break
+        stdout, stderr = job.communicate(timeout=60)
+    assert job.returncode == 0
+    assert "most recent call first" in stderr
+    assert "loop.py" in stderr
+    assert "test accuracy" in stdout
+
+
+@pytest.mark.parametrize("launcher", ["alone", "mpirun"])
+def test_a_data_folder_without_the_files_is_an_error_said_once(launcher, tmp_path):
+    done = run(*LAUNCHERS.get(launcher, ()), "hvdkit", "train", f"--data-dir={tmp_path}")
+    assert done.returncode == 2
+    assert done.stderr.count("hvdkit: --data-dir:") == 1
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_file_is_named(small_data, tmp_path):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for path in (small_data / "MNIST" / "raw").iterdir():
+        (raw / path.name).write_bytes(path.read_bytes()[: -20 if path.name.startswith("t10k-images") else None])
+    done = run("hvdkit", "train", HVDKIT_DATA_DIR=str(tmp_path))
+    assert done.returncode == 2
+    assert f"hvdkit: {raw / 't10k-images-idx3-ubyte.gz'} is damaged" in done.stderr
+
+
+def test_an_output_folder_that_cannot_be_is_said_before_training(small_data, tmp_path):
+    (tmp_path / "file").touch()
+    done = run(*MPIRUN, "hvdkit", "train", f"--data-dir={small_data}", f"--output={tmp_path / 'file' / 'x'}")
+    assert done.returncode == 2
+    assert done.stderr.count("hvdkit: --output:") == 1
+    assert "step" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("engine", "announced"), [("auto", {"HVDKIT_WORLD_SIZE": "3"}), ("single", {"HVDKIT_WORLD_SIZE": "2"})]
+)
+def test_another_world_than_the_launched_one_fails(engine, announced, small_data):
+    done = run(*MPIRUN, "hvdkit", "train", f"--engine={engine}", f"--data-dir={small_data}", **announced)
+    assert done.returncode == 1
+    assert "HVDKIT_WORLD_SIZE" in done.stderr or "Horovod sees 2 ranks" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "test accuracy" not in done.stdout
