@@ -1,7 +1,6 @@
 """`hvdkit launch`: flags to a JobSpec, and the job's end to an exit code."""
 
 import json
-import os
 import secrets
 import shlex
 import shutil
@@ -125,19 +124,15 @@ def choose_backend(backend: str, *, hosts: bool) -> tuple[str, str]:
         return backend, f"{backend} (as asked)"
     if hosts:
         return "local", "local (--hosts)"
-    configured = kubeconfig()
-    if configured is None:
+    from hvdkit.cluster.probe import kubeconfig_files
+
+    configured = kubeconfig_files()
+    if not configured:
         return "local", "local (no cluster is configured)"
     raise EnvironmentProblem(
-        f"backend: a cluster is configured in {configured}, and this version of hvdkit launches on this machine "
+        f"backend: a cluster is configured in {configured[0]}, and this version of hvdkit launches on this machine "
         "only; add --backend local to do that."
     )
-
-
-def kubeconfig() -> Path | None:
-    """The kubeconfig file that kubectl would read; None when there is none."""
-    named = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return next((path for path in named or [Path.home() / ".kube" / "config"] if path.is_file()), None)
 
 
 def random_name(prefix: str) -> str:

@@ -37,7 +37,7 @@ def rank() -> None:
 
     number = hvd.rank()
     hvd.shutdown()
-    print(f"hvdkit smoke test passed on rank {number}", flush=True)
+    os.write(1, f"hvdkit smoke test passed on rank {number}\n".encode())  # in one piece: two ranks share the pipe
 
 
 def gloo() -> int:

@@ -21,6 +21,10 @@ ENGINES = ("auto", "horovod", "single")
 _LAUNCHER_MARKS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HVDKIT_WORLD_SIZE")
 
 
+# Launchers whose ranks no engine here can join: under them `auto` would train as many strangers as there are ranks.
+_FOREIGN_MARKS = {"WORLD_SIZE": "torchrun", "PMI_SIZE": "an MPI that is not Open MPI"}
+
+
 class Engine(Protocol):
     """One rank's view of the world. Every method but `prepare` must be called by all ranks together."""
 
@@ -53,7 +57,15 @@ def choose(name: str, environ: Mapping[str, str]) -> str:
     """The engine that `auto` stands for: Horovod when a launcher started us, else one process."""
     if name != "auto":
         return name
-    return "horovod" if _launched(environ) else "single"
+    if _launched(environ):
+        return "horovod"
+    for mark, launcher in _FOREIGN_MARKS.items():
+        if environ.get(mark, "1") not in ("", "1"):
+            raise EnvironmentProblem(
+                f"{launcher} started this as one of {environ[mark]} ranks ({mark}), which no engine can join; start "
+                "it with hvdkit launch, horovodrun or Open MPI's mpirun, or say --engine single."
+            )
+    return "single"
 
 
 def start(name: str) -> Engine:

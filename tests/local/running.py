@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,9 +49,12 @@ def started(*command: str, cwd: Path | None = None, **extra: str) -> Iterator[su
         text=True,
         start_new_session=True,
     )
+    watchdog = threading.Timer(SECONDS, os.killpg, (process.pid, signal.SIGKILL))  # ends a test that reads on and on
+    watchdog.start()
     try:
         yield process
     finally:
+        watchdog.cancel()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdkit.errors import InputError
+from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.runtime.engine import choose
 from hvdkit.train.schedule import learning_rate
 from hvdkit.train.settings import TrainSettings
@@ -44,6 +44,14 @@ def test_one_rank_without_warm_up_starts_at_the_base():
 @pytest.mark.parametrize("mark", ["OMPI_COMM_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HVDKIT_WORLD_SIZE"])
 def test_auto_is_horovod_under_a_launcher(mark):
     assert choose("auto", {mark: "1"}) == "horovod"
+
+
+@pytest.mark.parametrize(("mark", "launcher"), [("WORLD_SIZE", "torchrun"), ("PMI_SIZE", "not Open MPI")])
+def test_auto_refuses_to_train_alone_among_many(mark, launcher):
+    with pytest.raises(EnvironmentProblem, match=launcher):
+        choose("auto", {mark: "2"})
+    assert choose("auto", {mark: "1"}) == "single"
+    assert choose("single", {mark: "2"}) == "single"
 
 
 def test_auto_is_single_alone_and_a_choice_stands():
