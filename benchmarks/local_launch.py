@@ -27,14 +27,11 @@ BIN = Path(PYTHON).parent
 def sides(ranks: int) -> dict[str, tuple[list[str], str]]:
     """Name → (launcher's words, how the script reduces)."""
     count = str(ranks)
+    hvdkit = [PYTHON, "-m", "hvdkit", "launch", "--backend", "local", "--workers", count, "--threads", "1"]
     return {
         "limit": ([], "none"),
-        "hvdkit": ([PYTHON, "-m", "hvdkit", "launch", "--backend", "local", "-w", count, "--threads", "1", "--"], "horovod"),
-        "hvdkit-gloo": (
-            [PYTHON, "-m", "hvdkit", "launch", "--backend", "local", "-w", count, "--threads", "1"]
-            + ["--controller", "gloo", "--"],
-            "horovod",
-        ),
+        "hvdkit": ([*hvdkit, "--"], "horovod"),
+        "hvdkit-gloo": ([*hvdkit, "--controller", "gloo", "--"], "horovod"),
         "horovodrun-mpi": ([str(BIN / "horovodrun"), "--mpi", "-np", count], "horovod"),
         "horovodrun-gloo": ([str(BIN / "horovodrun"), "--gloo", "-np", count], "horovod"),
         "torchrun": ([str(BIN / "torchrun"), "--nproc-per-node", count], "ddp"),
@@ -53,7 +50,8 @@ RATIOS = {  # name: (ours, other, goal)
 
 def run_side(launcher: list[str], reduce: str, ranks: int, steps: int) -> dict:
     """One run of one side: images/s of all ranks together, and the seconds from command to first step."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "BENCHMARK_STARTED": str(time.time()), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    path = f"{BIN}:{os.environ['PATH']}"
+    env = os.environ | {"OMP_NUM_THREADS": "1", "BENCHMARK_STARTED": str(time.time()), "PATH": path}
     with tempfile.TemporaryDirectory() as meet:
         script = [str(HERE / "resnet_ranks.py"), "--reduce", reduce, "--meet", meet, "--steps", str(steps)]
         if launcher:
@@ -68,7 +66,8 @@ def run_side(launcher: list[str], reduce: str, ranks: int, steps: int) -> dict:
             for command, variables in commands
         ]
         output = "".join(process.communicate(timeout=900)[0] for process in processes)
-    found = [json.loads(line.partition("BENCHMARK_RESULT ")[2]) for line in output.splitlines() if "BENCHMARK_RESULT" in line]
+    lines = [line.partition("BENCHMARK_RESULT ")[2] for line in output.splitlines()]
+    found = [json.loads(line) for line in lines if line]
     if len(found) != ranks:
         raise SystemExit(f"{launcher or 'independent processes'} gave {len(found)} results of {ranks}:\n{output}")
     return {
@@ -88,12 +87,14 @@ def compare(ranks: int, rounds: int, steps: int) -> dict:
             samples[name].append(run_side(launcher, reduce, ranks, steps))
             speed = samples[name][-1]["images_per_second"]
             print(f"round {number + 1} of {rounds}, {ranks} ranks: {name:<16} {speed:6.1f} images/s", flush=True)
+
+    def ratio(what: str, ours: str, other: str) -> list[float]:
+        return [a[what] / b[what] for a, b in zip(samples[ours], samples[other], strict=True)]
+
     ratios = {
-        label: summary([a["images_per_second"] / b["images_per_second"] for a, b in zip(samples[ours], samples[other])], goal)
-        for label, (ours, other, goal) in RATIOS.items()
+        label: summary(ratio("images_per_second", ours, other), goal) for label, (ours, other, goal) in RATIOS.items()
     }
-    start = [a["first_step_seconds"] / b["first_step_seconds"] for a, b in zip(samples["hvdkit"], samples["torchrun"])]
-    ratios["time to first step, x torchrun"] = summary(start)
+    ratios["time to first step, x torchrun"] = summary(ratio("first_step_seconds", "hvdkit", "torchrun"))
     speeds = {name: summary([sample["images_per_second"] for sample in taken]) for name, taken in samples.items()}
     return {"ranks": ranks, "rounds": rounds, "images_per_second": speeds, "ratios": ratios, "samples": samples}
 
@@ -106,7 +107,8 @@ def help_time(rounds: int) -> dict:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - begin
 
-    return summary([seconds([str(BIN / "hvdkit"), "--help"]) / seconds([PYTHON, "-c", "pass"]) for _ in range(rounds)], 4.0)
+    pairs = [(seconds([str(BIN / "hvdkit"), "--help"]), seconds([PYTHON, "-c", "pass"])) for _ in range(rounds)]
+    return summary([ours / bare for ours, bare in pairs], 4.0)
 
 
 def summary(values: list[float], goal: float | None = None) -> dict:

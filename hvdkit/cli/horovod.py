@@ -10,7 +10,7 @@ import click
 from hvdkit.errors import EXIT_FAILED, EnvironmentProblem, HvdkitError, InputError
 
 
-@click.group()
+@click.group(epilog="\b\nExamples:\n  hvdkit horovod install\n  hvdkit horovod check --require mpi,gloo")
 def command() -> None:
     """Build, install and check Horovod for the torch that is installed.
 
