@@ -57,6 +57,6 @@ $(VENV)/.ready: setup.cfg constraints.txt Makefile
 	@touch $@
 
 # Outside the folder the wheel stays in a cache, so that a second clone does not compile it again.
-$(VENV)/.horovod: $(VENV)/.ready $(wildcard hvdkit/horovod_wheel/*)
+$(VENV)/.horovod: $(VENV)/.ready $(wildcard hvdkit/horovod_wheel/*.py hvdkit/horovod_wheel/*.cmake)
 	$(BIN)/hvdkit horovod install
 	@touch $@

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 DEMO = ("python", "-m", "hvdkit.train")
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: a random name is never a word
 
+SECONDS = click.IntRange(min=1)
+
 EXAMPLES = """\b
 Examples:
   hvdkit launch --workers 2                            the MNIST demo on 2 ranks
@@ -35,9 +37,9 @@ SIGTERM asks the ranks to stop in good order.
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"show_default": True})
+@click.command(epilog=EXAMPLES, context_settings={"show_default": True, "allow_interspersed_args": False})
 @click.option("--workers", "-w", type=int, default=None, help="Pods, or shares of this machine.  [default: 1]")
-@click.option("--slots", type=int, default=1, help="Ranks in a worker.")
+@click.option("--slots", type=int, default=1, help="Ranks in a worker, or on a host that names no number.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="Where to run.")
 @click.option("--controller", type=click.Choice(CONTROLLERS), default="mpi", help="How the ranks find each other.")
 @click.option("--hosts", metavar="A:4,B:4", help="Run on these machines over SSH, with so many ranks each.")
@@ -49,8 +51,8 @@ SIGTERM asks the ranks to stop in good order.
 @click.option("--autotune", is_flag=True, help="Let Horovod tune itself while it trains.")
 @click.option("--log-dir", type=click.Path(file_okay=False, path_type=Path), help="Also write a file a rank here.")
 @click.option("--debug-rank", type=int, help="Run this rank in pdb on this terminal.")
-@click.option("--start-timeout", type=float, default=120.0, help="Seconds until every rank must have started.")
-@click.option("--grace", type=float, default=30.0, help="Seconds that ranks asked to stop may take.")
+@click.option("--start-timeout", type=SECONDS, default=120, help="Seconds until every rank must have started.")
+@click.option("--grace", type=SECONDS, default=30, help="Seconds that ranks asked to stop may take.")
 @click.option("--dry-run", is_flag=True, help="Print the exact command and environment, and run nothing.")
 @click.option("--explain", is_flag=True, help="Say for each setting why it is so, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan or, at the end, the outcome as JSON.")
@@ -69,8 +71,8 @@ def command(
     autotune: bool,
     log_dir: Path | None,
     debug_rank: int | None,
-    start_timeout: float,
-    grace: float,
+    start_timeout: int,
+    grace: int,
     dry_run: bool,
     explain: bool,
     as_json: bool,
@@ -83,7 +85,7 @@ def command(
     from hvdkit.jobs import local
     from hvdkit.local.machine import read_machine
 
-    parsed_hosts = parse_hosts(hosts) if hosts is not None else ()
+    parsed_hosts = parse_hosts(hosts, slots) if hosts is not None else ()
     backend, reason = choose_backend(backend, hosts=bool(parsed_hosts))
     spec = JobSpec(
         name=name if name is not None else random_name("train"),
@@ -140,14 +142,14 @@ def random_name(prefix: str) -> str:
     return f"{prefix}-" + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
-def parse_hosts(text: str) -> tuple[Host, ...]:
-    """`a:4,b:4` to hosts; a host without a number has one slot."""
+def parse_hosts(text: str, slots: int) -> tuple[Host, ...]:
+    """`a:4,b:4` to hosts; a host without a number has `slots`."""
     hosts = []
     for part in text.split(","):
-        name, colon, slots = part.strip().partition(":")
-        if colon and not slots.isdecimal():
+        name, colon, number = part.strip().partition(":")
+        if colon and not number.isdecimal():
             raise InputError(f"hosts: '{part.strip()}' has no number of slots after ':'; write --hosts a:4,b:4.")
-        hosts.append(Host(name=name, slots=int(slots) if colon else 1))
+        hosts.append(Host(name=name, slots=int(number) if colon else slots))
     return tuple(hosts)
 
 
@@ -164,7 +166,7 @@ def parse_env(pairs: tuple[str, ...]) -> dict[str, str]:
 
 def check_command(spec: JobSpec, path: str) -> None:
     """Say now, in one sentence, what would otherwise fail on every rank."""
-    if not spec.hosts and shutil.which(spec.command[0], path=path) is None:
+    if not spec.hosts and spec.command[0] != "python" and shutil.which(spec.command[0], path=path) is None:
         raise InputError(
             f"command: '{spec.command[0]}' is neither on PATH nor a file that can be run; "
             "a script needs its interpreter, as in -- python train.py."
@@ -182,17 +184,23 @@ def check_debug_rank(debug_rank: int | None, spec: JobSpec) -> None:
 
 
 def shell_script(plan: "LocalPlan") -> str:
-    """The plan as a script that a shell can run."""
+    """The plan as people read it; for mpirun on this machine also a script that a shell can run."""
     lines = [
-        "# HVDKIT_CHANNEL is added when it runs: where the ranks reach the launcher. Without it each rank",
-        "# writes straight to this terminal.",
+        "# HVDKIT_CHANNEL and HVDKIT_LAUNCHER_PID are added when it runs: they lead the ranks to the launcher.",
+        "# Without them each rank writes straight to this terminal.",
     ]
     if plan.controller == "gloo":
-        lines.append("# So are HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT: where the ranks find each other.")
+        lines += [
+            "# So are HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT: they lead to Horovod's rendezvous server, which",
+            "# the launcher starts first. The ranks are then started together.",
+        ]
     for process in plan.processes:
-        variables = [f"{name}={shlex.quote(value)}" for name, value in process.env.items()]
-        where = [f"# on {process.host}:"] if process.host else []
-        lines += ["", *where, "env " + " \\\n    ".join([*variables, shlex.join(process.argv)])]
+        command = shlex.join(process.argv)
+        if process.env_on_stdin:
+            lines += ["", f"{command} <<'ENVIRONMENT'", json.dumps(dict(process.env)), "ENVIRONMENT"]
+        else:
+            variables = [f"{name}={shlex.quote(value)}" for name, value in process.env.items()]
+            lines += ["", "env " + " \\\n    ".join([*variables, command])]
     return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
 """The local backend: a JobSpec and the facts of this machine give the processes to start. Pure."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -8,6 +9,11 @@ from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.jobs.spec import Host, JobSpec
 from hvdkit.jobs.tuning import Setting, horovod_settings, mpi_settings, threads_per_rank
 
+# A password prompt would hang the launch, and a dead host must be noticed; a shared connection would outlive us.
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ControlPath=none")
+SSH += ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+# Set by the running launcher, not by the plan; mpirun must be told to carry them to other machines.
+FROM_LAUNCHER = ("HVDKIT_CHANNEL", "HVDKIT_LAUNCHER_PID")
 RANKS_PER_CORE = 16  # more than this on one machine is a typo: each rank with torch takes about 300 MB
 
 
@@ -47,7 +53,10 @@ class Process:
     """Set on top of the launcher's own environment."""
 
     host: str | None = None
-    """Start it there over SSH; None means here."""
+    """The machine that it starts a rank on over SSH; None means here."""
+
+    env_on_stdin: bool = False
+    """Write `env` to its stdin as a line of JSON: on ssh's command line every user could read it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +66,12 @@ class LocalPlan:
     processes: tuple[Process, ...]
     settings: tuple[Setting, ...]
     world_size: int
+    host_count: int
+    """Distinct machines that the ranks must be seen on."""
+
     controller: str
     hosts: tuple[str, ...] = ()
     """Machines reached over SSH; empty means this one only."""
-
-    @property
-    def host_count(self) -> int:
-        """Distinct machines that the ranks must be seen on."""
-        return len(self.hosts) or 1
 
 
 def render(spec: JobSpec, machine: Machine) -> LocalPlan:
@@ -80,6 +87,7 @@ def render(spec: JobSpec, machine: Machine) -> LocalPlan:
         processes=processes,
         settings=(*settings, *variables),
         world_size=spec.world_size,
+        host_count=spec.host_count,
         controller=spec.controller,
         hosts=tuple(host.name for host in spec.hosts),
     )
@@ -136,6 +144,8 @@ def _variables(spec: JobSpec, machine: Machine) -> list[Setting]:
     if spec.controller == "mpi" and machine.root:
         for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
             settings.append(Setting(name=name, value="1", reason="you are root; Open MPI refuses that unasked"))
+    if spec.controller == "gloo" and not spec.hosts:
+        settings.append(Setting(name="HOROVOD_GLOO_IFACE", value="lo", reason="all ranks are on this machine"))
     if spec.timeline:
         settings.append(Setting(name="HOROVOD_TIMELINE", value=spec.timeline, reason="--timeline"))
     if spec.autotune:
@@ -150,8 +160,11 @@ def _joined(first: str, rest: str) -> str:
     return f"{first}:{rest}" if rest else first
 
 
-def _rank_command(spec: JobSpec, machine: Machine) -> tuple[str, ...]:
-    return (machine.python, "-m", "hvdkit.runtime.rank", "--", *spec.command)
+def _rank_command(spec: JobSpec, machine: Machine, *flags: str) -> tuple[str, ...]:
+    program, *arguments = spec.command
+    # A system Python often has no `python` beside it, and another folder's would be another Python.
+    program = machine.python if program == "python" else program
+    return (machine.python, "-m", "hvdkit.runtime.rank", *flags, "--", program, *arguments)
 
 
 def _mpirun(spec: JobSpec, machine: Machine, variables: list[Setting]) -> tuple[Process, list[Setting]]:
@@ -177,8 +190,8 @@ def _mpirun(spec: JobSpec, machine: Machine, variables: list[Setting]) -> tuple[
             reasons.append(Setting(name="--prefix", value=machine.mpi_prefix, reason=reason))
     for setting in settings:
         arguments += ["--mca", setting.name, setting.value]
-    for variable in variables:
-        arguments += ["-x", variable.name]
+    for name in (*(variable.name for variable in variables), *(FROM_LAUNCHER if spec.hosts else ())):
+        arguments += ["-x", name]
     arguments += spec.mpi_args
     env = {variable.name: variable.value for variable in variables}
     return Process(argv=(*arguments, *_rank_command(spec, machine)), env=env), reasons + settings
@@ -188,9 +201,7 @@ def _gloo_ranks(spec: JobSpec, machine: Machine, variables: list[Setting]) -> tu
     """One process a rank, with the variables that Horovod's own launcher would set."""
     hosts = spec.hosts or (Host(name="localhost", slots=spec.world_size),)
     common = {variable.name: variable.value for variable in variables}
-    if not spec.hosts:
-        common["HOROVOD_GLOO_IFACE"] = "lo"
-    processes = []
+    processes: list[Process] = []
     for cross_rank, host in enumerate(hosts):
         for local_rank in range(host.slots):
             own = {
@@ -204,6 +215,10 @@ def _gloo_ranks(spec: JobSpec, machine: Machine, variables: list[Setting]) -> tu
                 "HOROVOD_CROSS_SIZE": sum(other.slots > local_rank for other in hosts),
             }
             env = common | {name: str(value) for name, value in own.items()}
-            ssh = host.name if spec.hosts else None
-            processes.append(Process(argv=_rank_command(spec, machine), env=env, host=ssh))
+            if not spec.hosts:
+                processes.append(Process(argv=_rank_command(spec, machine), env=env))
+                continue
+            command = shlex.join(_rank_command(spec, machine, "--env-from-stdin"))
+            remote = f"cd {shlex.quote(machine.working_folder)} && exec {command}"
+            processes.append(Process(argv=(*SSH, host.name, remote), env=env, host=host.name, env_on_stdin=True))
     return tuple(processes)

@@ -1,5 +1,6 @@
 """Reads the facts of this machine that a local launch depends on."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -7,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import hvdkit
+from hvdkit.errors import EnvironmentProblem
 from hvdkit.jobs.local import Machine
 
 
@@ -14,10 +16,10 @@ def read_machine() -> Machine:
     """This machine, this Python, this user."""
     mpirun, prefix = find_mpirun()
     return Machine(
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
         python=sys.executable,
         package=str(Path(hvdkit.__file__).resolve().parent),
-        working_folder=str(Path.cwd()),
+        working_folder=_working_folder(),
         path=os.environ.get("PATH", os.defpath),
         python_path=os.environ.get("PYTHONPATH", ""),
         mpirun=mpirun,
@@ -35,5 +37,27 @@ def find_mpirun() -> tuple[str | None, str | None]:
     for file in files:
         if file.name == "mpirun":
             found = Path(str(file.locate())).resolve()
-            return str(found), str(found.parent.parent)
+            if found.is_file():
+                return str(found), str(found.parent.parent)
     return shutil.which("mpirun"), None
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those it may run on, or a container's CPU limit where that is less."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # cgroup v1, or "max": no limit
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    with contextlib.suppress(OSError, ValueError):
+        folder = Path("/sys/fs/cgroup/cpu")
+        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        if quota > 0:
+            cores = min(cores, max(1, quota // period))
+    return cores
+
+
+def _working_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError as error:
+        raise EnvironmentProblem("the current folder has been deleted; change to one that exists.") from error

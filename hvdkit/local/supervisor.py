@@ -1,14 +1,13 @@
 """Runs a local plan: starts its processes, carries the ranks' output, and ends every one of them.
 
-One thread and one event loop. Success is every rank's own word: the job succeeds only if each of the
-expected ranks said hello, ran the command and reported exit code 0.
+One event loop. Success is every rank's own word: the job succeeds only if each of the expected ranks said
+hello, ran the command and reported exit code 0.
 """
 
 import contextlib
-import hmac
 import json
 import os
-import secrets
+import resource
 import selectors
 import signal
 import socket
@@ -20,16 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdkit.errors import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_RESTART_ME
-from hvdkit.jobs.local import LocalPlan, Process
+from hvdkit.jobs.local import LocalPlan
+from hvdkit.local.door import Door
 from hvdkit.local.output import RankOutput
-from hvdkit.local.rendezvous import start_rendezvous
-from hvdkit.local.ssh import over_ssh, reachable_addresses
+from hvdkit.local.ssh import reachable_addresses
+from hvdkit.local.starting import start_process, start_rendezvous
+from hvdkit.local.writer import Writer
 from hvdkit.runtime import channel
-from hvdkit.runtime.processes import adopt_orphans, die_with_parent, signal_descendants
+from hvdkit.runtime.processes import adopt_orphans, end_descendants
 
 SECONDS_TO_LEAVE = 5.0  # for wrappers and mpirun after the last word; then they are killed
 KILLED = 128 + signal.SIGKILL
 TERMINATED = 128 + signal.SIGTERM
+READER_GONE = 128 + signal.SIGPIPE
+WATCHED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 
 @dataclass(kw_only=True)
@@ -58,13 +61,16 @@ class Outcome:
     """The last lines of that rank, or of mpirun or ssh when no rank is to blame."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Rank:
-    """What the launcher knows of one rank."""
+    """One connected rank."""
 
-    number: int
-    host: str
     connection: socket.socket
+    decoder: channel.Decoder = field(default_factory=channel.Decoder)
+    number: int = -1
+    """-1 until it has said hello."""
+
+    host: str = ""
     exit_code: int | None = None
 
 
@@ -82,17 +88,22 @@ class Supervisor:
     """The launcher's side of a run."""
 
     def __init__(self, plan: LocalPlan, options: RunOptions) -> None:
+        _allow_open_files()
         self.plan = plan
         self.options = options
-        self.output = RankOutput(plan.world_size, options.log_dir)
-        self.ranks: dict[int, Rank] = {}
-        self.token = secrets.token_hex(16)
+        self.writer = Writer()
+        self.output = RankOutput(plan.world_size, options.log_dir, self.writer)
         self.selector = selectors.DefaultSelector()
+        self.connections: set[Rank] = set()
+        self.ranks: dict[int, Rank] = {}
+        self.ended = 0  # ranks that have reported an exit code
+        self.paused: list[Rank] = []  # not read while the terminal does not keep up
         self.processes: list[subprocess.Popen] = []
         self.noise: deque[str] = deque(maxlen=40)  # what mpirun or ssh printed
         self.outcome: Outcome | None = None
+        self.asked_to_stop = False
         self.start_by = time.monotonic() + options.start_timeout
-        self.stop_by: float | None = None  # ranks asked to stop, or one that stopped: the others follow by then
+        self.stop_by: float | None = None  # ranks were asked to stop, or one has: the others follow by then
         self.leave_by: float | None = None  # the outcome is known
 
     def start(self) -> None:
@@ -102,7 +113,8 @@ class Supervisor:
         listen, addresses = "127.0.0.1", ["127.0.0.1"]
         if self.plan.hosts:
             listen, addresses = "0.0.0.0", reachable_addresses(self.plan.hosts)
-        extra = {channel.VARIABLE: self._listen(listen, addresses)}
+        self.door = Door(listen, addresses, self.selector, self._on_admitted)
+        extra = {channel.VARIABLE: self.door.address}
         extra["HVDKIT_LAUNCHER_PID"] = f"{socket.gethostname()}:{os.getpid()}"
         if self.options.debug_rank is not None:
             extra["HVDKIT_TERMINAL"] = os.ttyname(sys.stdin.fileno())
@@ -110,170 +122,167 @@ class Supervisor:
         if self.plan.controller == "gloo":
             extra |= start_rendezvous(listen, addresses)
         for process in self.plan.processes:
-            self._start_process(process, extra)
-
-    def _start_process(self, process: Process, extra: dict[str, str]) -> None:
-        argv, stdin = list(process.argv), None
-        if process.host:
-            argv, stdin = over_ssh(process, extra, str(Path.cwd()))
-        elif self.plan.hosts:  # mpirun carries only the variables it is told of to other machines
-            argv[1:1] = [word for name in extra for word in ("-x", name)]
-        child = subprocess.Popen(
-            argv,
-            env=os.environ | dict(process.env) | extra,
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for us; we tell the ranks
-            preexec_fn=die_with_parent,
-        )
-        if stdin and child.stdin:
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(stdin)
-                child.stdin.close()
-        self.processes.append(child)
-        self.selector.register(child.stdout, selectors.EVENT_READ, self._on_noise)
-
-    def _listen(self, listen: str, addresses: list[str]) -> str:
-        listener = socket.create_server((listen, 0), backlog=1024)
-        listener.setblocking(False)
-        self.selector.register(listener, selectors.EVENT_READ, self._on_connection)
-        return channel.address(addresses, listener.getsockname()[1], self.token)
+            child = start_process(process, extra)
+            self.processes.append(child)
+            self.selector.register(child.stdout, selectors.EVENT_READ, self._on_noise)
 
     def _watch_signals(self) -> None:
         wakeup, writer = socket.socketpair()
         wakeup.setblocking(False)
         writer.setblocking(False)
-        self._writer = writer  # must stay open as long as signals can come
+        self._wakeup_writer = writer  # must stay open as long as signals can come
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
-            signal.signal(signum, lambda *_: None)
+        self.handlers = {signum: signal.signal(signum, lambda *_: None) for signum in WATCHED_SIGNALS}
         self.selector.register(wakeup, selectors.EVENT_READ, self._on_signal)
 
     def loop(self) -> Outcome:
         """Handle events until the outcome is known and everybody has left."""
         while not self._everybody_left():
             for key, _ in self.selector.select(timeout=0.25):
-                key.data(key.fileobj)
+                # A handler may have closed the file of one that comes after it.
+                if key.fd in self.selector.get_map():
+                    key.data(key.fileobj)
             self._check_clock()
+            self._go_on_reading()
         assert self.outcome is not None  # nobody leaves before
         if self.outcome.rank is not None:
             self.outcome.tail = self.output.tail(self.outcome.rank)
+        elif self.outcome.exit_code == 0 and self.noise:
+            self.writer.write(sys.stderr, "".join(f"[mpirun] {line}\n" for line in self.noise).encode())
         return self.outcome
 
     def _everybody_left(self) -> bool:
         if self.leave_by is None:
             return False
-        connected = any(rank.connection.fileno() >= 0 for rank in self.ranks.values())
         running = any(process.poll() is None for process in self.processes)
-        return time.monotonic() > self.leave_by or not (connected or running)
+        return time.monotonic() > self.leave_by or not (self.connections or running)
 
     def _check_clock(self) -> None:
         now = time.monotonic()
+        self.door.send_away_the_silent()
         if self.outcome is not None:
             return
-        if len(self.ranks) < self.plan.world_size and now > self.start_by:
-            missing = [str(n) for n in range(self.plan.world_size) if n not in self.ranks]
-            self._end(
-                EXIT_ENVIRONMENT,
+        if self.writer.closed_by_reader:
+            self._end(READER_GONE, "the reader of the output has gone")
+        elif len(self.ranks) < self.plan.world_size and now > self.start_by:
+            missing = [number for number in range(self.plan.world_size) if number not in self.ranks]
+            reason = (
                 f"{len(missing)} of {self.plan.world_size} ranks did not start within "
-                f"{self.options.start_timeout:.0f} s (first missing: rank {missing[0]})",
-                tail=list(self.noise),
+                f"{self.options.start_timeout:g} s (first missing: rank {missing[0]})"
             )
+            self._end(EXIT_ENVIRONMENT, reason, tail=list(self.noise))
         elif self.stop_by is not None and now > self.stop_by:
-            busy = next(rank for rank in self.ranks.values() if rank.exit_code is None)
-            reason = f"rank {busy.number} did not stop within {self.options.grace:.0f} s and was killed"
-            self._end(KILLED, reason, rank=busy.number)
+            busy = next(rank.number for rank in self.ranks.values() if rank.exit_code is None)
+            self._end(KILLED, f"rank {busy} did not stop within {self.options.grace:g} s and was killed", rank=busy)
 
-    def _on_connection(self, listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        connection.setblocking(False)
-        decoder = channel.Decoder()
-        self.selector.register(connection, selectors.EVENT_READ, lambda c: self._on_data(c, decoder))
+    def _must_wait(self) -> bool:
+        """Whether ranks have to wait for the terminal; at the end of a run their last words matter more."""
+        return self.writer.full and not self.asked_to_stop and self.outcome is None
 
-    def _on_data(self, connection: socket.socket, decoder: channel.Decoder) -> None:
-        rank = next((rank for rank in self.ranks.values() if rank.connection is connection), None)
+    def _go_on_reading(self) -> None:
+        if self.paused and not self._must_wait():
+            for rank in self.paused:
+                self._listen_to(rank)
+            self.paused.clear()
+
+    def _on_admitted(self, connection: socket.socket) -> None:
+        rank = Rank(connection)
+        self.connections.add(rank)
+        self._listen_to(rank)
+
+    def _listen_to(self, rank: Rank) -> None:
+        self.selector.register(rank.connection, selectors.EVENT_READ, lambda _: self._on_data(rank))
+
+    def _on_data(self, rank: Rank) -> None:
+        if self._must_wait():
+            self.selector.unregister(rank.connection)
+            self.paused.append(rank)
+            return
         try:
-            data = connection.recv(1 << 18)
-            frames = list(decoder.feed(data))
+            data = rank.connection.recv(1 << 18)
+            frames = list(rank.decoder.feed(data))
         except (OSError, ValueError):
             data, frames = b"", []
+        if not data:
+            self._on_lost(rank)
+            return
+        if self.leave_by is not None:
+            self.leave_by = time.monotonic() + SECONDS_TO_LEAVE  # it still has something to say
         for kind, payload in frames:
-            if rank is None:
-                rank = self._welcome(connection, kind, payload)
-                if rank is None:  # a stranger
-                    data = b""
-                    break
-            elif kind in (channel.STDOUT, channel.STDERR):
+            if kind in (channel.STDOUT, channel.STDERR):
                 self.output.write(rank.number, payload, error=kind == channel.STDERR)
             elif kind == channel.EXIT:
-                self._on_exit(rank, **json.loads(payload))
-        if not data:
-            self.selector.unregister(connection)
-            connection.close()
-            if rank is not None:
-                self._on_lost(rank)
+                self._on_exit(rank, json.loads(payload))
+            elif kind == channel.HELLO:
+                self._on_hello(rank, json.loads(payload))
 
-    def _welcome(self, connection: socket.socket, kind: bytes, payload: bytes) -> Rank | None:
-        try:
-            hello = json.loads(payload)
-            known = kind == channel.HELLO and hmac.compare_digest(str(hello["token"]), self.token)
-        except (ValueError, KeyError, TypeError):
-            return None
-        if not known or self.outcome is not None:
-            return None
-        rank = Rank(int(hello["rank"]), str(hello["host"]), connection)
-        if rank.number in self.ranks or not 0 <= rank.number < self.plan.world_size:
-            self._end(
-                EXIT_FAILED,
-                f"rank {rank.number} on {rank.host} does not belong to a world of {self.plan.world_size} ranks, "
-                "or came twice: is mpirun another MPI than the one that was asked for?",
-            )
-            return None
-        self.ranks[rank.number] = rank
-        if len(self.ranks) == self.plan.world_size:
-            self._check_hosts()
-        return rank
+    def _on_hello(self, rank: Rank, hello: dict) -> None:
+        rank.number, rank.host = hello["rank"], hello["host"]
+        size, host = hello["size"], rank.host
+        expected = self.plan.world_size
+        if self.outcome is not None:
+            self._tell(rank, channel.LEAVE)
+        elif size != expected:
+            reason = f"the launcher asked for {expected} ranks, but rank {rank.number} on {host} is one of {size}"
+            self._end(EXIT_FAILED, f"{reason}: is `mpirun` the one of Open MPI 4.1?")
+        elif rank.number in self.ranks:
+            self._end(EXIT_FAILED, f"there are two ranks {rank.number}, on {self.ranks[rank.number].host} and {host}")
+        else:
+            self.ranks[rank.number] = rank
+            if len(self.ranks) == expected:
+                self._on_all_there()
 
-    def _check_hosts(self) -> None:
+    def _on_all_there(self) -> None:
         hosts = sorted({rank.host for rank in self.ranks.values()})
-        if len(hosts) != self.plan.host_count:
-            expected = f"{self.plan.host_count} host{'s' if self.plan.host_count > 1 else ''}"
-            reason = f"the ranks should be on {expected}, but they are on {len(hosts)}: {', '.join(hosts)}"
-            self._end(EXIT_FAILED, reason)
-            return
-        self._tell_all(channel.GO)
+        if len(hosts) == self.plan.host_count:
+            self._tell_all(channel.GO)
+        else:
+            found = f"{len(hosts)} ({', '.join(hosts)})"
+            self._end(EXIT_FAILED, f"the number of hosts should be {self.plan.host_count}, but the ranks see {found}")
 
-    def _on_exit(self, rank: Rank, code: int, signal: int) -> None:
-        rank.exit_code = code
-        self.output.finish(rank.number)
+    def _on_exit(self, rank: Rank, end: dict) -> None:
+        code = rank.exit_code = end["code"]
+        self.ended += 1
         if self.outcome is not None:
             return
-        asked_to_stop = self.stop_by is not None
-        in_good_order = code in (0, EXIT_RESTART_ME) or (asked_to_stop and code == TERMINATED)
-        if not in_good_order:
-            self._end(code, f"rank {rank.number} on {rank.host} {_how_it_ended(code, signal)}", rank=rank.number)
+        if code not in (0, EXIT_RESTART_ME) and not (self.asked_to_stop and code == TERMINATED):
+            reason = f"rank {rank.number} on {rank.host} {_how_it_ended(code, end['signal'])}"
+            self._end(code, reason, rank=rank.number)
             return
         if code == EXIT_RESTART_ME and self.stop_by is None:
             self.stop_by = time.monotonic() + self.options.grace  # the others stop at the same step
-        codes = [other.exit_code for other in self.ranks.values()]
-        if None not in codes:
-            self._end(max(codes), "stopped in good order" if EXIT_RESTART_ME in codes else "")
+        if self.ended == self.plan.world_size:
+            self._on_all_ended()
+
+    def _on_all_ended(self) -> None:
+        codes = {rank.exit_code for rank in self.ranks.values()}
+        if TERMINATED in codes:
+            self._end(TERMINATED, "the ranks ended by the SIGTERM that asked them to stop, not in good order")
+        elif EXIT_RESTART_ME in codes:
+            self._end(EXIT_RESTART_ME, "stopped in good order")
+        else:
+            self._end(0, "")
 
     def _on_lost(self, rank: Rank) -> None:
-        self.output.finish(rank.number)
+        self._close(rank)
         if rank.exit_code is not None or self.outcome is not None:
             return
         self._reap()  # when mpirun is gone, the ranks went with it: blame mpirun
-        if self.outcome is None:
+        if self.outcome is None and rank.number >= 0:
             reason = f"rank {rank.number} on {rank.host} vanished: its wrapper was killed, or the host is gone"
             self._end(KILLED, reason, rank=rank.number)
 
+    def _close(self, rank: Rank) -> None:
+        self.connections.discard(rank)
+        self.selector.unregister(rank.connection)
+        rank.connection.close()
+        if rank.number >= 0:
+            self.output.finish(rank.number)
+
     def _on_noise(self, stream) -> None:
-        data = os.read(stream.fileno(), 1 << 16)
-        if data:
-            self.noise.extend(data.decode(errors="replace").splitlines())
-        else:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(stream.fileno(), 1 << 16):
+                self.noise.extend(data.decode(errors="replace").splitlines())
             self.selector.unregister(stream)
 
     def _on_signal(self, wakeup: socket.socket) -> None:
@@ -282,13 +291,21 @@ class Supervisor:
                 self._reap()
             elif signum == signal.SIGQUIT:
                 self._tell_all(channel.STACKS)
-            elif signum == signal.SIGTERM and self.stop_by is None and len(self.ranks) == self.plan.world_size:
-                self.stop_by = time.monotonic() + self.options.grace
-                print("hvdkit: asking the ranks to stop in good order", file=sys.stderr, flush=True)
-                self._tell_all(channel.STOP)
+            elif signum == signal.SIGTERM and len(self.ranks) == self.plan.world_size:
+                self._ask_to_stop()
             elif self.outcome is None:
                 code = EXIT_INTERRUPTED if signum == signal.SIGINT else 128 + signum
                 self._end(code, f"interrupted by {signal.Signals(signum).name}")
+
+    def _ask_to_stop(self) -> None:
+        # Once: `timeout` and some schedulers send SIGTERM twice, and that must not cut a save short.
+        if self.asked_to_stop or self.outcome is not None:
+            return
+        self.asked_to_stop = True
+        if self.stop_by is None:
+            self.stop_by = time.monotonic() + self.options.grace
+        self.output.say("asking the ranks to stop in good order")
+        self._tell_all(channel.STOP)
 
     def _reap(self) -> None:
         for index, process in enumerate(self.processes):
@@ -297,7 +314,8 @@ class Supervisor:
                 continue
             if self.plan.controller == "gloo" and index in self.ranks:
                 continue  # its connection says more
-            self._drain_noise(process)
+            if process.stdout.fileno() in self.selector.get_map():
+                self._on_noise(process.stdout)
             self._end(*self._blame(index, code), tail=list(self.noise))
         _reap_adopted(self.processes)
 
@@ -309,54 +327,63 @@ class Supervisor:
             name = f"rank {index}" if host is None else f"ssh to {host} for rank {index}"
         if code < 0:
             return 128 - code, f"{name} was killed by {signal.Signals(-code).name}"
+        if code > 128:  # mpirun's way to say that a signal ended one of its ranks
+            return code, f"{name} ended with code {code}"
         if len(self.ranks) < self.plan.world_size:
             return EXIT_ENVIRONMENT, f"{name} ended with code {code} before all ranks had started"
         return code or EXIT_FAILED, f"{name} ended with code {code} before its ranks"
-
-    def _drain_noise(self, process: subprocess.Popen) -> None:
-        if process.stdout in [key.fileobj for key in self.selector.get_map().values()]:
-            self._on_noise(process.stdout)
 
     def _end(self, code: int, reason: str, *, rank: int | None = None, tail: list[str] | None = None) -> None:
         """The outcome is known: tell everybody to leave."""
         self.outcome = Outcome(exit_code=code, reason=reason, rank=rank, tail=tail or [])
         self.leave_by = time.monotonic() + SECONDS_TO_LEAVE
-        self._tell_all(channel.LEAVE if code == 0 else channel.KILL)
+        self._tell_all(channel.LEAVE)
 
     def _tell_all(self, kind: bytes) -> None:
-        for rank in self.ranks.values():
-            if rank.connection.fileno() >= 0:
-                with contextlib.suppress(OSError):  # it is gone already
-                    rank.connection.send(channel.encode(kind))
+        for rank in self.connections:
+            self._tell(rank, kind)
+
+    def _tell(self, rank: Rank, kind: bytes) -> None:
+        with contextlib.suppress(OSError):  # it is gone already
+            rank.connection.send(channel.encode(kind))
 
     def end_everything(self) -> None:
         """No connection, no process: also when the launcher itself failed half-way."""
         signal.set_wakeup_fd(-1)
+        for signum, handler in self.handlers.items():
+            signal.signal(signum, handler)  # from here on Ctrl-C means what it always means
         for key in list(self.selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
-                self.selector.unregister(key.fileobj)
                 key.fileobj.close()  # for a wrapper, on any host, this means: end the command and leave
         deadline = time.monotonic() + SECONDS_TO_LEAVE
         while any(process.poll() is None for process in self.processes) and time.monotonic() < deadline:
             time.sleep(0.02)
-        while signal_descendants(signal.SIGKILL):
-            _reap_adopted(self.processes)
-            time.sleep(0.02)
-        for process in self.processes:
-            process.wait()
+        left = end_descendants(grace=0)
+        _reap_adopted(self.processes)
+        interrupted = self.outcome is None or self.outcome.exit_code != 0
+        self.writer.close(limit=SECONDS_TO_LEAVE if interrupted else None)
+        if self.writer.dropped:
+            lines = f"{self.writer.dropped} lines are missing, because nobody read the output"
+            print(f"hvdkit: {lines}", file=sys.stderr)
+        if left:
+            print(f"hvdkit: these processes could not be ended: {', '.join(map(str, left))}", file=sys.stderr)
+
+
+def _allow_open_files() -> None:
+    """Two connections or pipes a rank, and a log: the usual limit of 1024 ends at some hundred ranks."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _reap_adopted(processes: list[subprocess.Popen]) -> None:
     """Take the exit status of orphans that we adopted, so that no zombie stays."""
     own = {process.pid for process in processes}
-    while True:
-        try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if ended is None or ended.si_pid in own:
-            return  # subprocess takes the status of its own children
-        os.waitpid(ended.si_pid, 0)
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in own:
+                return  # subprocess takes the status of its own children
+            os.waitpid(ended.si_pid, 0)
 
 
 def _how_it_ended(code: int, signum: int) -> str:

@@ -1,30 +1,29 @@
 """What a rank and its launcher say to each other: frames over one TCP connection a rank.
 
 mpirun cannot do this: it mixes long lines of different ranks, hides a rank's exit code and kills ranks a
-second after a SIGTERM. The connection also tells each side at once, on any host, that the other one died.
+second after a SIGTERM. The connection also tells each side, on any host, that the other one died.
 """
 
 import contextlib
 import json
-import os
 import socket
 import struct
 from collections.abc import Iterator
 
 VARIABLE = "HVDKIT_CHANNEL"
+TOKEN_BYTES = 32  # the first bytes of every connection; nothing is parsed before they are right
 
 # Rank to launcher.
-HELLO = b"H"  # JSON: token, rank, host, pid
+HELLO = b"H"  # JSON: rank, size, host
 STDOUT = b"O"
 STDERR = b"E"
-EXIT = b"X"  # JSON: code, signal
+EXIT = b"X"  # JSON: code, signal; output may still follow
 
 # Launcher to rank.
 GO = b"G"  # all ranks are there: start the command
 STOP = b"T"  # please stop in good order (SIGTERM to the command)
 STACKS = b"S"  # print your stacks (SIGQUIT to every Python process that listens for it)
-KILL = b"K"  # the job has failed: end the command and leave
-LEAVE = b"L"  # every rank has ended: leave
+LEAVE = b"L"  # the outcome is known: end the command if it still runs, send the last output, go
 
 _HEADER = struct.Struct("!cI")
 _LONGEST = 1 << 20
@@ -66,8 +65,8 @@ def address(hosts: list[str], port: int, token: str) -> str:
     return f"{','.join(hosts)} {port} {token}"
 
 
-def connect(value: str, rank: int) -> socket.socket:
-    """Connect to the launcher named by HVDKIT_CHANNEL and say hello; OSError when no address answers."""
+def connect(value: str) -> socket.socket:
+    """Connect to the launcher named by HVDKIT_CHANNEL and show the token; OSError when no address answers."""
     hosts, port, token = value.split()
     failure: OSError = OSError("HVDKIT_CHANNEL names no address")
     for host in hosts.split(","):
@@ -76,12 +75,22 @@ def connect(value: str, rank: int) -> socket.socket:
         except OSError as error:
             failure = error
             continue
-        connection.settimeout(None)
-        with contextlib.suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.sendall(
-            encode_json(HELLO, token=token, rank=rank, host=socket.gethostname(), pid=os.getpid())
-        )
+        connection.sendall(token.encode())
+        notice_death(connection)
         return connection
     raise failure
+
+
+def notice_death(connection: socket.socket) -> None:
+    """Let the kernel find out within seconds that the other machine is gone; by default it takes hours."""
+    options = {
+        socket.SO_KEEPALIVE: 1,
+        socket.TCP_NODELAY: 1,
+        socket.TCP_KEEPIDLE: 5,
+        socket.TCP_KEEPINTVL: 5,
+        socket.TCP_KEEPCNT: 3,
+    }
+    for option, number in options.items():
+        level = socket.SOL_SOCKET if option == socket.SO_KEEPALIVE else socket.IPPROTO_TCP
+        with contextlib.suppress(OSError):
+            connection.setsockopt(level, option, number)

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -42,13 +43,28 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def signal_descendants(signum: int) -> bool:
-    """Send `signum` to every descendant of this process; False when there is none left."""
-    below = descendants(os.getpid())
-    for pid in below:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signum)
-    return bool(below)
+def end_descendants(grace: float, limit: float = 5.0) -> list[int]:
+    """End every descendant of this process: SIGTERM, after `grace` seconds SIGKILL.
+
+    Returns those that are still there after `limit` seconds: stuck in the kernel (a dead NFS server, a GPU
+    driver) or somebody else's.
+    """
+    begin = time.monotonic()
+    signum = signal.SIGTERM if grace > 0 else signal.SIGKILL
+    sent: set[int] = set()
+    while below := descendants(os.getpid()):
+        for pid in below:
+            if pid not in sent:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signum)
+        sent = set(below)  # a new one gets its signal in the next round
+        passed = time.monotonic() - begin
+        if passed > limit:
+            return below
+        if signum == signal.SIGTERM and passed > grace:
+            signum, sent = signal.SIGKILL, set()
+        time.sleep(0.02)
+    return []
 
 
 def catches(pid: int, signum: int) -> bool:

@@ -14,19 +14,16 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from hvdkit.runtime import channel
-from hvdkit.runtime.processes import (
-    adopt_orphans,
-    catches,
-    descendants,
-    die_with_parent,
-    signal_descendants,
-)
+from hvdkit.runtime.interfaces import interface_of
+from hvdkit.runtime.processes import adopt_orphans, catches, descendants, die_with_parent, end_descendants
 
 SECONDS_BEFORE_KILL = 0.5  # mpirun itself kills a second after its SIGTERM: be done by then
-SECONDS_TO_DRAIN = 1.0  # output still in the pipes of a command that has ended
+SECONDS_TO_DRAIN = 1.0  # for output still in the pipes of a command that has ended
+MOST_PENDING = 1 << 20  # bytes that wait for a slow launcher; then the command has to wait
 
 
 def main(arguments: list[str]) -> int:
@@ -42,70 +39,111 @@ def main(arguments: list[str]) -> int:
     adopt_orphans()
     if _launcher_is_gone():
         return 128 + signal.SIGTERM
+    connection = None
+    if address := os.environ.pop(channel.VARIABLE, None):
+        try:
+            connection = channel.connect(address)
+        except OSError as error:
+            print(f"hvdkit: {socket.gethostname()} cannot reach the launcher: {error}", file=sys.stderr)
+            return 3
+    rank = Rank(arguments[1:], connection)
     try:
-        return _Rank(arguments[1:]).run()
-    except OSError as error:
-        print(f"hvdkit: the launcher cannot be reached from {socket.gethostname()}: {error}", file=sys.stderr)
-        return 3
+        return rank.run()
+    finally:
+        end_descendants(SECONDS_BEFORE_KILL)
 
 
 def _launcher_is_gone() -> bool:
     # It may have died before die_with_parent took effect; then no signal will ever come.
-    pid = os.environ.get("HVDKIT_LAUNCHER_PID", "")
-    host, _, number = pid.rpartition(":")
+    host, _, number = os.environ.get("HVDKIT_LAUNCHER_PID", "").rpartition(":")
     return host == socket.gethostname() and not Path(f"/proc/{number}").exists()
 
 
-def rank_from(environ: dict[str, str] | os._Environ) -> int:
-    """The rank that the launcher's environment gives this process: Horovod's own variable, or Open MPI's."""
-    return int(environ.get("HOROVOD_RANK") or environ.get("OMPI_COMM_WORLD_RANK") or 0)
+def place_in_world(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Rank and size as the launcher's environment has them: Horovod's own variables, or Open MPI's."""
+    rank = environ.get("HOROVOD_RANK") or environ.get("OMPI_COMM_WORLD_RANK") or "0"
+    size = environ.get("HOROVOD_SIZE") or environ.get("OMPI_COMM_WORLD_SIZE") or "1"
+    return int(rank), int(size)
 
 
-class _Rank:
-    def __init__(self, command: list[str]) -> None:
+class Rank:
+    """One rank's command and the conversation about it. One thread, one event loop."""
+
+    def __init__(self, command: list[str], connection: socket.socket | None) -> None:
         self.command = command
-        self.rank = rank_from(os.environ)
+        self.connection = connection
         self.child: subprocess.Popen | None = None
         self.status: int | None = None  # of the command, once it has ended
+        self.told = False  # the launcher knows the status
         self.leave = False
-        self.selector = selectors.DefaultSelector()
+        self.pending = bytearray()  # frames that the launcher has not taken yet
+        self.streams: dict[int, bytes] = {}  # open pipes of the command: file descriptor → kind of frame
         self.decoder = channel.Decoder()
-        self.socket: socket.socket | None = None
-        wakeup_read, wakeup_write = socket.socketpair()
-        wakeup_read.setblocking(False)
-        wakeup_write.setblocking(False)
-        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
-        self._wakeup = (wakeup_read, wakeup_write)
-        self.selector.register(wakeup_read, selectors.EVENT_READ, self._on_signal)
+        self.selector = selectors.DefaultSelector()
+        self.wakeup, self._wakeup_writer = socket.socketpair()
+        for end in (self.wakeup, self._wakeup_writer):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(signum, lambda *_: None)
+        self.selector.register(self.wakeup, selectors.EVENT_READ)
 
     def run(self) -> int:
-        address = os.environ.pop(channel.VARIABLE, None)
-        if address:
-            self.socket = channel.connect(address, self.rank)
-            self.selector.register(self.socket, selectors.EVENT_READ, self._on_launcher)
-        else:
+        if self.connection is None:
             self._start_command()
+        else:
+            self.connection.setblocking(False)
+            self.selector.register(self.connection, selectors.EVENT_READ)
+            rank, size = place_in_world(os.environ)
+            self._send(channel.encode_json(channel.HELLO, rank=rank, size=size, host=socket.gethostname()))
         while not self.leave:
-            for key, _ in self.selector.select():
-                key.data(key.fileobj)
-            if self.status is not None and self.socket is None:
-                self.leave = True
-        self._end_descendants()
+            self._handle_events(timeout=None)
+            if self.status is not None and not self.told:
+                self._tell_status()
+        end_descendants(SECONDS_BEFORE_KILL)
+        self._drain()
         return _exit_code(self.status) if self.status is not None else 128 + signal.SIGTERM
 
+    def _handle_events(self, timeout: float | None) -> None:
+        """One round of the event loop; a handler may close the file of one that comes after it."""
+        for key, events in self.selector.select(timeout):
+            if key.fileobj is self.wakeup:
+                self._on_signal()
+            elif key.fileobj is self.connection:
+                if events & selectors.EVENT_WRITE:
+                    self._flush()
+                if events & selectors.EVENT_READ and self.connection is not None:
+                    self._on_launcher()
+            elif key.fd in self.streams:
+                self._forward(key.fd)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Read the command's pipes only while the launcher keeps up, and write only when there is something to."""
+        full = len(self.pending) > MOST_PENDING
+        for descriptor in self.streams:
+            watched = descriptor in self.selector.get_map()
+            if full and watched:
+                self.selector.unregister(descriptor)
+            elif not full and not watched:
+                self.selector.register(descriptor, selectors.EVENT_READ)
+        if self.connection is not None:
+            writing = selectors.EVENT_WRITE if self.pending else 0
+            self.selector.modify(self.connection, selectors.EVENT_READ | writing)
+
     def _start_command(self) -> None:
-        piped = self.socket is not None
-        stdin = subprocess.DEVNULL if piped else None
-        stdout = stderr = subprocess.PIPE if piped else None
+        stdin = stdout = stderr = None
+        if self.connection is not None:
+            stdin, stdout, stderr = subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE
+        command = self.command
         terminal = os.environ.pop("HVDKIT_TERMINAL", None)
-        attached = terminal is not None and os.environ.get("HVDKIT_DEBUG_RANK") == str(self.rank)
-        if attached:
-            stdin = stdout = stderr = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
         try:
+            if terminal and os.environ.get("HVDKIT_DEBUG_RANK") == str(place_in_world(os.environ)[0]):
+                stdin = stdout = stderr = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
+                command = under_pdb(command)
+            self._choose_interface()
             self.child = subprocess.Popen(
-                _under_pdb(self.command) if attached else self.command,
+                command,
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
@@ -113,45 +151,58 @@ class _Rank:
                 preexec_fn=die_with_parent,
             )
         except OSError as error:
+            self._say(f"hvdkit: cannot run '{command[0]}': {error.strerror}")
             # 127 and 126 are what a shell says for "not found" and "cannot be run".
-            code = 127 if isinstance(error, FileNotFoundError) else 126
-            self._send(channel.STDERR, f"hvdkit: cannot run '{self.command[0]}': {error.strerror}\n".encode())
-            self._finish(code << 8)
+            self.status = (127 if isinstance(error, FileNotFoundError) else 126) << 8
             return
         for stream, kind in ((self.child.stdout, channel.STDOUT), (self.child.stderr, channel.STDERR)):
             if stream is not None:
-                self.selector.register(stream, selectors.EVENT_READ, self._forward(kind))
+                os.set_blocking(stream.fileno(), False)
+                self.streams[stream.fileno()] = kind
 
-    def _forward(self, kind: bytes):
-        def forward(stream) -> None:
-            data = os.read(stream.fileno(), 1 << 16)
-            if data:
-                self._send(kind, data)
-            else:
-                self.selector.unregister(stream)
+    def _choose_interface(self) -> None:
+        # Left alone, Gloo listens where the host's own name points to, which Debian sets to 127.0.1.1.
+        if os.environ.get("HOROVOD_CONTROLLER") != "gloo" or self.connection is None:
+            return
+        if name := interface_of(self.connection.getsockname()[0]):
+            os.environ.setdefault("HOROVOD_GLOO_IFACE", name)
 
-        return forward
-
-    def _on_launcher(self, connection: socket.socket) -> None:
+    def _forward(self, descriptor: int) -> None:
         try:
-            data = connection.recv(4096)
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return
+        if data:
+            self._send(channel.encode(self.streams[descriptor], data))
+            return
+        del self.streams[descriptor]
+        if descriptor in self.selector.get_map():
+            self.selector.unregister(descriptor)
+
+    def _on_launcher(self) -> None:
+        assert self.connection is not None  # the caller saw it
+        try:
+            data = self.connection.recv(4096)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         if not data:  # the launcher is gone: so must we be
-            self.leave = True
+            self._disconnect()
             return
         for kind, _ in self.decoder.feed(data):
             if kind == channel.GO and self.child is None:
                 self._start_command()
             elif kind == channel.STOP and self.child is not None and self.status is None:
-                os.killpg(self.child.pid, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.child.pid, signal.SIGTERM)
             elif kind == channel.STACKS:
                 self._print_stacks()
-            elif kind in (channel.KILL, channel.LEAVE):
+            elif kind == channel.LEAVE:
                 self.leave = True
 
-    def _on_signal(self, wakeup: socket.socket) -> None:
-        received = wakeup.recv(4096)
+    def _on_signal(self) -> None:
+        received = self.wakeup.recv(4096)
         if any(signum != signal.SIGCHLD for signum in received):
             self.leave = True  # mpirun or the launcher ends us, or has died
         while True:
@@ -163,57 +214,62 @@ class _Rank:
                 return
             if self.child is not None and pid == self.child.pid:
                 self.child.returncode = _exit_code(status)
-                self._finish(status)
+                self.status = status
 
-    def _finish(self, status: int) -> None:
-        """Tell the launcher how the command ended, after the last of its output."""
-        self.status = status
-        self._end_descendants()
+    def _tell_status(self) -> None:
+        """Say at once how the command ended, so that the launcher learns who was first; the last output follows."""
+        self.told = True
+        assert self.status is not None  # the caller saw it
+        ended_by = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else 0
+        self._send(channel.encode_json(channel.EXIT, code=_exit_code(self.status), signal=ended_by))
+        end_descendants(SECONDS_BEFORE_KILL)
+        self.leave = self.connection is None
+
+    def _drain(self) -> None:
+        """Send what is still in the pipes of a command that has ended."""
         deadline = time.monotonic() + SECONDS_TO_DRAIN
-        while self._streams() and time.monotonic() < deadline:
-            for key, _ in self.selector.select(timeout=0.1):
-                if key.fileobj in self._streams():
-                    key.data(key.fileobj)
-        if self.socket is not None:
-            ended_by = status & 0x7F if os.WIFSIGNALED(status) else 0
-            self._send_frame(channel.encode_json(channel.EXIT, code=_exit_code(status), signal=ended_by))
-
-    def _streams(self) -> list:
-        open_files = [key.fileobj for key in self.selector.get_map().values()]
-        child = self.child
-        return [stream for stream in (child.stdout, child.stderr) if stream in open_files] if child else []
+        while self.connection is not None and (self.streams or self.pending):
+            before = len(self.pending)
+            self._handle_events(timeout=0.1)
+            if self.pending and len(self.pending) < before:
+                deadline = time.monotonic() + SECONDS_TO_DRAIN  # a slow launcher is still a reader
+            if time.monotonic() > deadline:
+                return
 
     def _print_stacks(self) -> None:
         listening = [pid for pid in descendants(os.getpid()) if catches(pid, signal.SIGQUIT)]
         for pid in listening:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGQUIT)
         if not listening:
-            self._send(channel.STDERR, b"hvdkit: no Python process listens for a request for its stacks\n")
+            self._say("hvdkit: no Python process listens for a request for its stacks")
 
-    def _end_descendants(self) -> None:
-        """Nothing that the command started may outlive it."""
-        if not signal_descendants(signal.SIGTERM):
-            return
-        deadline = time.monotonic() + SECONDS_BEFORE_KILL
-        while time.monotonic() < deadline:
-            if not descendants(os.getpid()):
-                return
-            time.sleep(0.02)
-        while signal_descendants(signal.SIGKILL):
-            time.sleep(0.02)
-
-    def _send(self, kind: bytes, data: bytes) -> None:
-        if self.socket is None:
-            sys.stderr.write(data.decode(errors="replace"))
+    def _say(self, line: str) -> None:
+        if self.connection is None:
+            print(line, file=sys.stderr)
         else:
-            self._send_frame(channel.encode(kind, data))
+            self._send(channel.encode(channel.STDERR, f"{line}\n".encode()))
 
-    def _send_frame(self, frame: bytes) -> None:
+    def _send(self, frame: bytes) -> None:
+        if self.connection is not None:
+            self.pending += frame
+            self._flush()
+
+    def _flush(self) -> None:
         try:
-            self.socket.sendall(frame)
+            while self.pending and self.connection is not None:
+                del self.pending[: self.connection.send(self.pending)]
+        except BlockingIOError:
+            return
         except OSError:
-            self.leave = True
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self.connection is not None:
+            self.selector.unregister(self.connection)
+            self.connection.close()
+            self.connection = None
+        self.leave = True
 
 
 def _exit_code(status: int) -> int:
@@ -221,14 +277,14 @@ def _exit_code(status: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _under_pdb(command: list[str]) -> list[str]:
+def under_pdb(command: list[str]) -> list[str]:
     """A Python command starts in pdb and stops where an exception is not caught; others run as they are."""
     if not Path(command[0]).name.startswith("python") or "pdb" in command:
         return command
     script = 1  # behind the interpreter's own flags
     while script < len(command) and command[script].startswith("-") and command[script] not in ("-m", "-c"):
         script += 2 if command[script] in ("-W", "-X") else 1
-    if script == len(command) or command[script] == "-c":
+    if script >= len(command) or command[script] == "-c":
         return command
     return [*command[:script], "-m", "pdb", "-c", "continue", *command[script:]]
 

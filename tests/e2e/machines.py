@@ -63,7 +63,9 @@ class Machines:
         run("ip", "link", "set", "bridge0", "up")
         lines = [f"10.77.0.{number + 2} {name}" for number, name in enumerate(self.names)]
         hosts = self.folder / "hosts"
-        hosts.write_text("\n".join(["127.0.0.1 localhost", "10.77.0.1 " + os.uname().nodename, *lines, ""]))
+        # As Debian does it: a machine's own name points to 127.0.1.1, where no other machine can come.
+        own = f"127.0.1.1 {os.uname().nodename}"
+        hosts.write_text("\n".join(["127.0.0.1 localhost", own, *lines, ""]))
         run("mount", "--bind", str(hosts), "/etc/hosts")
 
     def _start(self, name: str, address: str) -> None:

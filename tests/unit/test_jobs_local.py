@@ -43,7 +43,7 @@ def test_two_ranks_by_mpi() -> None:
         " --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl self,vader --mca plm isolated"
         " -x HVDKIT_JOB -x HVDKIT_WORLD_SIZE -x HVDKIT_HOSTS -x OMP_NUM_THREADS -x PATH -x PYTHONPATH"
         " -x PYTHONUNBUFFERED -x PYTHONFAULTHANDLER -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS -x OPAL_PREFIX"
-        " /venv/bin/python3 -m hvdkit.runtime.rank -- python train.py"
+        " /venv/bin/python3 -m hvdkit.runtime.rank -- /venv/bin/python3 train.py"
     )
 
 
@@ -59,7 +59,12 @@ def test_hosts_with_unequal_slots_by_gloo() -> None:
     ]
     assert [process.host for process in plan.processes] == ["a", "a", "b"]
     assert plan.host_count == 2
-    assert plan.processes[0].argv == ("/venv/bin/python3", "-m", "hvdkit.runtime.rank", "--", "python", "train.py")
+    remote = (
+        "cd /home/user && exec /venv/bin/python3 -m hvdkit.runtime.rank --env-from-stdin"
+        " -- /venv/bin/python3 train.py"
+    )
+    assert plan.processes[0].argv[0] == "ssh" and plan.processes[0].argv[-2:] == ("a", remote)
+    assert all(process.env_on_stdin for process in plan.processes)
 
 
 def test_what_the_user_sets_wins() -> None:
@@ -125,5 +130,6 @@ def test_any_spec_renders_or_is_refused_by_our_error(**fields) -> None:
         return
     assert plan.world_size == fields["workers"] * fields["slots"]
     for process in plan.processes:
-        assert process.argv[-len(fields["command"]) :] == fields["command"]
+        program, *arguments = fields["command"]
+        assert process.argv[process.argv.index("--") + 1 :] == (program, *arguments)
         assert fields["env"].items() <= process.env.items()

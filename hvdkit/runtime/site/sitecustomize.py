@@ -4,6 +4,7 @@ Python imports `sitecustomize` at start, so a hanging script needs no change to 
 """
 
 import faulthandler
+import importlib.machinery
 import importlib.util
 import pathlib
 import signal
