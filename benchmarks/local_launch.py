@@ -72,6 +72,7 @@ def run_side(launcher: list[str], reduce: str, ranks: int, steps: int) -> dict:
         raise SystemExit(f"{launcher or 'independent processes'} gave {len(found)} results of {ranks}:\n{output}")
     return {
         "images_per_second": sum(result["images_per_second"] for result in found),
+        "cpu_seconds_per_image": statistics.mean(result["cpu_seconds_per_image"] for result in found),
         "first_step_seconds": max(result["first_step_seconds"] for result in found),
         "ranks": found,
     }

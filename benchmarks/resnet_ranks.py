@@ -36,10 +36,13 @@ def main() -> None:
     for _ in range(arguments.warm_up - 1):
         step()
     wait_for_all(arguments.meet, "warm", rank, world_size)
+    cpu_before = time.process_time()
     seconds = [step() for _ in range(arguments.steps)]
+    cpu_seconds = time.process_time() - cpu_before
     result = {
         "rank": rank,
         "images_per_second": arguments.batch_size * arguments.steps / sum(seconds),
+        "cpu_seconds_per_image": cpu_seconds / (arguments.batch_size * arguments.steps),
         "step_seconds": seconds,
         "first_step_seconds": first_step,
     }

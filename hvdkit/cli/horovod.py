@@ -22,7 +22,7 @@ def command() -> None:
 def _build_options(function):
     options = (
         click.option("--cuda", is_flag=True, help="Add NCCL, for GPUs. Building needs no GPU."),
-        click.option("--gpus", metavar="LIST", help="With --cuda: compute capabilities, such as 80,90."),
+        click.option("--gpu-targets", metavar="LIST", help="With --cuda: compute capabilities, such as 80,90."),
         click.option("--force", is_flag=True, help="Build again, even with a wheel in the cache."),
         click.option("--verbose", is_flag=True, help="Show the compiler's output."),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
@@ -34,18 +34,18 @@ def _build_options(function):
 
 @command.command(
     epilog="\b\nExamples:\n  hvdkit horovod build\n  hvdkit horovod build -o wheels/\n"
-    "  hvdkit horovod build --cuda --gpus 80,90"
+    "  hvdkit horovod build --cuda --gpu-targets 80,90"
 )
 @_build_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Copy the wheel to this folder.")
-def build(cuda: bool, gpus: str | None, force: bool, verbose: bool, as_json: bool, output: Path | None) -> None:
+def build(cuda: bool, gpu_targets: str | None, force: bool, verbose: bool, as_json: bool, output: Path | None) -> None:
     """Build the wheel, or take it from the cache.
 
     The wheel has MPI and Gloo (with --cuda also NCCL), works in any venv with the same Python, torch and Open MPI,
     and counts only after two ranks have trained a step with it.
     """
     started = time.monotonic()
-    target = _target(cuda, gpus)
+    target = _target(cuda, gpu_targets)
     entry, cached = _build(target, force=force, verbose=verbose)
     wheel = _copy(entry.wheel, output) if output else entry.wheel
     seconds = time.monotonic() - started
@@ -59,12 +59,12 @@ def build(cuda: bool, gpus: str | None, force: bool, verbose: bool, as_json: boo
 
 @command.command(epilog="\b\nExamples:\n  hvdkit horovod install\n  hvdkit horovod install --cuda")
 @_build_options
-def install(cuda: bool, gpus: str | None, force: bool, verbose: bool, as_json: bool) -> None:
+def install(cuda: bool, gpu_targets: str | None, force: bool, verbose: bool, as_json: bool) -> None:
     """Build the wheel (or take it from the cache), install it into this Python, and check it."""
     from hvdkit.horovod_wheel import installation
     from hvdkit.horovod_wheel.check import check as check_installed
 
-    target = _target(cuda, gpus)
+    target = _target(cuda, gpu_targets)
     installed = None if force else installation.working(target)
     if installed is None:
         entry, _ = _build(target, force=force, verbose=verbose)
@@ -89,13 +89,13 @@ def check(require: str, as_json: bool) -> None:
     _report(horovod_check.check(), wanted, as_json)
 
 
-def _target(cuda: bool, gpus: str | None):
+def _target(cuda: bool, gpu_targets: str | None):
     from hvdkit.horovod_wheel import target
     from hvdkit.horovod_wheel.cuda import parse_gpus
 
-    if gpus is not None and not cuda:
-        raise InputError("--gpus needs --cuda")
-    return target.read(with_cuda=cuda, gpus=parse_gpus(gpus) if gpus is not None else ())
+    if gpu_targets is not None and not cuda:
+        raise InputError("--gpu-targets needs --cuda")
+    return target.read(with_cuda=cuda, gpus=parse_gpus(gpu_targets) if gpu_targets is not None else ())
 
 
 def _build(target, *, force: bool, verbose: bool):

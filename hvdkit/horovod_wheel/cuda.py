@@ -50,7 +50,7 @@ def parse_gpus(text: str) -> tuple[int, ...]:
     """`80,90` as numbers; raises for anything else."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"\d{2,3}", part) for part in parts):
-        raise InputError(f"--gpus is '{text}', but must be compute capabilities without the dot, such as 80,90")
+        raise InputError(f"--gpu-targets is '{text}', but must be compute capabilities without the dot, such as 80,90")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -173,7 +173,7 @@ def _targets(cuda: Cuda, toolkit: Path) -> list[int]:
     unknown = [gpu for gpu in cuda.gpus if gpu not in known]
     if unknown:
         raise InputError(
-            f"--gpus names {', '.join(map(str, unknown))}, which CUDA {cuda.version} does not know: "
+            f"--gpu-targets names {', '.join(map(str, unknown))}, which CUDA {cuda.version} does not know: "
             f"it knows {', '.join(map(str, sorted(known)))}"
         )
     return list(cuda.gpus or [gpu for gpu in DEFAULT_GPUS if gpu in known])

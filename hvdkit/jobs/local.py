@@ -41,6 +41,9 @@ class Machine:
     mpi_prefix: str | None = None
     """Where the Open MPI wheel was installed; None for a system Open MPI, which knows its place."""
 
+    gpus: int = 0
+    """GPUs of this machine."""
+
     root: bool = False
 
 
@@ -136,7 +139,7 @@ def _variables(spec: JobSpec, machine: Machine) -> list[Setting]:
         ),
         Setting(name="PYTHONUNBUFFERED", value="1", reason="lines appear when they are printed"),
         Setting(name="PYTHONFAULTHANDLER", value="1", reason="a crash in native code shows the Python stack"),
-        *horovod_settings(controller=spec.controller),
+        *horovod_settings(controller=spec.controller, gpus=machine.gpus > 0),
     ]
     if spec.controller == "mpi" and machine.mpi_prefix:
         reason = "the Open MPI wheel does not know where pip put it"

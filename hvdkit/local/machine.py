@@ -24,6 +24,7 @@ def read_machine() -> Machine:
         python_path=os.environ.get("PYTHONPATH", ""),
         mpirun=mpirun,
         mpi_prefix=prefix,
+        gpus=len([path for path in Path("/dev").glob("nvidia*") if path.name[len("nvidia") :].isdecimal()]),
         root=os.geteuid() == 0,
     )
 

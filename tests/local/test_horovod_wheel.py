@@ -125,8 +125,8 @@ def test_an_output_folder_that_cannot_be_written(entry):
 
 
 def test_bad_flags():
-    assert_one_sentence(hvdkit("horovod", "build", "--gpus", "80"), 2, "--gpus needs --cuda")
-    assert_one_sentence(hvdkit("horovod", "build", "--cuda", "--gpus", "many"), 2, "--gpus is 'many'")
+    assert_one_sentence(hvdkit("horovod", "build", "--gpu-targets", "80"), 2, "--gpu-targets needs --cuda")
+    assert_one_sentence(hvdkit("horovod", "build", "--cuda", "--gpu-targets", "many"), 2, "--gpu-targets is 'many'")
     assert_one_sentence(hvdkit("horovod", "check", "--require", "magic"), 2, "--require names magic")
 
 

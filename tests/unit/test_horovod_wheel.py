@@ -198,7 +198,7 @@ def test_guard_stops_another_world(monkeypatch, ranks, hosts, world, sentence):
 def test_gpu_lists():
     assert cuda.parse_gpus("90, 80,90") == (80, 90)
     for wrong in ("", "8.0", "sm_80", "80,,90", "8000"):
-        with pytest.raises(InputError, match="--gpus"):
+        with pytest.raises(InputError, match="--gpu-targets"):
             cuda.parse_gpus(wrong)
 
 

@@ -1,5 +1,7 @@
 """The local renderer: whole plans compared, and any spec either renders or is refused by our own error."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,13 +38,15 @@ def test_two_ranks_by_mpi() -> None:
         "PYTHONFAULTHANDLER": "1",
         "HOROVOD_CONTROLLER": "mpi",
         "HOROVOD_CPU_OPERATIONS": "mpi",
+        "HOROVOD_FUSION_THRESHOLD": "4194304",
         "OPAL_PREFIX": "/venv",
     }
     assert " ".join(process.argv) == (
         "/venv/bin/mpirun -np 2 --bind-to none --oversubscribe"
         " --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl self,vader --mca plm isolated"
         " -x HVDKIT_JOB -x HVDKIT_WORLD_SIZE -x HVDKIT_HOSTS -x OMP_NUM_THREADS -x PATH -x PYTHONPATH"
-        " -x PYTHONUNBUFFERED -x PYTHONFAULTHANDLER -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS -x OPAL_PREFIX"
+        " -x PYTHONUNBUFFERED -x PYTHONFAULTHANDLER -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS"
+        " -x HOROVOD_FUSION_THRESHOLD -x OPAL_PREFIX"
         " /venv/bin/python3 -m hvdkit.runtime.rank -- /venv/bin/python3 train.py"
     )
 
@@ -65,6 +69,12 @@ def test_hosts_with_unequal_slots_by_gloo() -> None:
     )
     assert plan.processes[0].argv[0] == "ssh" and plan.processes[0].argv[-2:] == ("a", remote)
     assert all(process.env_on_stdin for process in plan.processes)
+
+
+def test_with_gpus_horovod_keeps_its_own_defaults() -> None:
+    for controller in ("mpi", "gloo"):
+        (process, *_) = render(spec(controller=controller), replace(MACHINE, gpus=8)).processes
+        assert "HOROVOD_FUSION_THRESHOLD" not in process.env and "HOROVOD_CYCLE_TIME" not in process.env
 
 
 def test_what_the_user_sets_wins() -> None:
