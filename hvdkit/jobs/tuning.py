@@ -51,9 +51,11 @@ def horovod_settings(*, controller: str, gpus: bool) -> list[Setting]:
     if gpus:
         return settings  # Horovod's own defaults are made for them
     if controller == "mpi":
-        reason = "4 MiB stay in the processor's cache while they are copied and summed; Horovod's 128 MiB do not"
-        settings.append(Setting(name="HOROVOD_FUSION_THRESHOLD", value=str(4 << 20), reason=reason))
+        fusion, cycle = 1 << 20, 5
+        reason = "1 MiB stays in the processor's cache while it is copied and summed; Horovod's 128 MiB do not"
+        settings.append(Setting(name="HOROVOD_FUSION_THRESHOLD", value=str(fusion), reason=reason))
     else:
-        reason = "milliseconds; Gloo pays for each cycle with wake-ups, and without a GPU there is nothing to overlap"
-        settings.append(Setting(name="HOROVOD_CYCLE_TIME", value="25", reason=reason))
+        cycle = 25  # Gloo pays for each cycle with wake-ups of all its sockets
+    reason = "milliseconds; on CPUs each cycle takes time from the computation, and there is nothing to overlap"
+    settings.append(Setting(name="HOROVOD_CYCLE_TIME", value=str(cycle), reason=reason))
     return settings

@@ -38,7 +38,8 @@ def test_two_ranks_by_mpi() -> None:
         "PYTHONFAULTHANDLER": "1",
         "HOROVOD_CONTROLLER": "mpi",
         "HOROVOD_CPU_OPERATIONS": "mpi",
-        "HOROVOD_FUSION_THRESHOLD": "4194304",
+        "HOROVOD_FUSION_THRESHOLD": "1048576",
+        "HOROVOD_CYCLE_TIME": "5",
         "OPAL_PREFIX": "/venv",
     }
     assert " ".join(process.argv) == (
@@ -46,7 +47,7 @@ def test_two_ranks_by_mpi() -> None:
         " --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl self,vader --mca plm isolated"
         " -x HVDKIT_JOB -x HVDKIT_WORLD_SIZE -x HVDKIT_HOSTS -x OMP_NUM_THREADS -x PATH -x PYTHONPATH"
         " -x PYTHONUNBUFFERED -x PYTHONFAULTHANDLER -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS"
-        " -x HOROVOD_FUSION_THRESHOLD -x OPAL_PREFIX"
+        " -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CYCLE_TIME -x OPAL_PREFIX"
         " /venv/bin/python3 -m hvdkit.runtime.rank -- /venv/bin/python3 train.py"
     )
 
