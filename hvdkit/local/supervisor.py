@@ -96,6 +96,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.connections: set[Rank] = set()
         self.ranks: dict[int, Rank] = {}
+        self.raised: Rank | None = None  # the first that raises an exception which nobody catches
         self.ended = 0  # ranks that have reported an exit code
         self.paused: list[Rank] = []  # not read while the terminal does not keep up
         self.processes: list[subprocess.Popen] = []
@@ -211,6 +212,8 @@ class Supervisor:
         for kind, payload in frames:
             if kind in (channel.STDOUT, channel.STDERR):
                 self.output.write(rank.number, payload, error=kind == channel.STDERR)
+            elif kind == channel.RAISED:
+                self.raised = self.raised or rank
             elif kind == channel.EXIT:
                 self._on_exit(rank, json.loads(payload))
             elif kind == channel.HELLO:
@@ -246,8 +249,11 @@ class Supervisor:
         if self.outcome is not None:
             return
         if code not in (0, EXIT_RESTART_ME) and not (self.asked_to_stop and code == TERMINATED):
-            reason = f"rank {rank.number} on {rank.host} {_how_it_ended(code, end['signal'])}"
-            self._end(code, reason, rank=rank.number)
+            how = _how_it_ended(code, end["signal"])
+            if self.raised not in (None, rank):
+                # It still waits at its exit for ranks that will not come; this one only lost its partner.
+                rank, code, how = self.raised, EXIT_FAILED, "raised an exception"
+            self._end(code, f"rank {rank.number} on {rank.host} {how}", rank=rank.number)
             return
         if code == EXIT_RESTART_ME and self.stop_by is None:
             self.stop_by = time.monotonic() + self.options.grace  # the others stop at the same step

@@ -17,6 +17,7 @@ TOKEN_BYTES = 32  # the first bytes of every connection; nothing is parsed befor
 HELLO = b"H"  # JSON: rank, size, host
 STDOUT = b"O"
 STDERR = b"E"
+RAISED = b"R"  # the command raises an exception that nobody catches; its end may take a while
 EXIT = b"X"  # JSON: code, signal; output may still follow
 
 # Launcher to rank.

@@ -8,6 +8,7 @@ Without a channel (the argv of `--dry-run` started by hand) only the last of the
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -87,6 +88,12 @@ class Rank:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(signum, lambda *_: None)
         self.selector.register(self.wakeup, selectors.EVENT_READ)
+        # Where sitecustomize.py says that the command raises; a name without a file, gone when we are.
+        self.raised = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        name = f"hvdkit-rank-{os.getpid()}-{secrets.token_hex(8)}"
+        self.raised.bind("\0" + name)
+        os.environ["HVDKIT_RAISED"] = name
+        self.selector.register(self.raised, selectors.EVENT_READ)
 
     def run(self) -> int:
         if self.connection is None:
@@ -109,6 +116,8 @@ class Rank:
         for key, events in self.selector.select(timeout):
             if key.fileobj is self.wakeup:
                 self._on_signal()
+            elif key.fileobj is self.raised:
+                self._on_raised()
             elif key.fileobj is self.connection:
                 if events & selectors.EVENT_WRITE:
                     self._flush()
@@ -215,6 +224,11 @@ class Rank:
             if self.child is not None and pid == self.child.pid:
                 self.child.returncode = _exit_code(status)
                 self.status = status
+
+    def _on_raised(self) -> None:
+        # Of the command itself only: a helper process that fails may be no failure of the rank.
+        if self.child is not None and self.raised.recv(64) == str(self.child.pid).encode():
+            self._send(channel.encode(channel.RAISED))
 
     def _tell_status(self) -> None:
         """Say at once how the command ended, so that the launcher learns who was first; the last output follows."""

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,33 @@ def test_exit_code_is_that_of_the_first_rank_that_failed(controller: str) -> Non
     assert result.returncode == 41
     assert "rank 1 on" in result.stderr and "exited with code 41" in result.stderr
     assert result.stderr.rstrip().endswith("it broke here")
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_the_rank_that_raised_is_blamed_not_the_one_that_lost_its_partner(controller: str) -> None:
+    # The rank that raises waits in Horovod's shutdown; the other one fails in its barrier and ends first.
+    code = """
+import horovod.torch as hvd
+hvd.init()
+assert rank != 1, 'the data of rank 1 is bad'
+hvd.barrier()"""
+    result = launch("--workers", "2", "--controller", controller, *python(code))
+    assert result.returncode == 1
+    assert "hvdkit: rank 1 on" in result.stderr, result.stderr
+    assert result.stderr.rstrip().splitlines()[-1].endswith("AssertionError: the data of rank 1 is bad"), result.stderr
+
+
+def test_a_helper_process_that_raises_is_not_blamed() -> None:
+    code = """
+import subprocess
+if rank == 1: subprocess.run([sys.executable, '-c', 'raise SystemError']); open('helper failed', 'w')
+while not os.path.exists('helper failed'): time.sleep(0.05)
+if rank == 0: sys.exit(5)
+time.sleep(600)"""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["launch", "--backend", "local", "--workers", "2", *python(code)]
+        result = run_hvdkit(*arguments, cwd=folder)
+    assert result.returncode == 5 and "hvdkit: rank 0 on" in result.stderr, result.stderr
 
 
 def test_a_signal_that_ends_a_rank_is_named() -> None:
