@@ -333,7 +333,7 @@ class Supervisor:
             name = f"rank {index}" if host is None else f"ssh to {host} for rank {index}"
         if code < 0:
             return 128 - code, f"{name} was killed by {signal.Signals(-code).name}"
-        if code > 128:  # mpirun's way to say that a signal ended one of its ranks
+        if code > 128 and name == "mpirun":  # its way to say that a signal ended one of its ranks
             return code, f"{name} ended with code {code}"
         if len(self.ranks) < self.plan.world_size:
             return EXIT_ENVIRONMENT, f"{name} ended with code {code} before all ranks had started"

@@ -69,7 +69,8 @@ def test_kill_of_the_launcher_ends_remote_ranks(machines: Machines, script: Path
     with launching(script.parent, "--env", "HVDKIT_TEST_MARK=remote", *arguments) as run:
         run.mark = b"HVDKIT_TEST_MARK=remote"
         run.wait_for("of 3 on", times=3)
-        assert len([line for line in run.processes().values() if line.startswith("python")]) == 3
+        ranks = [line for line in run.processes().values() if "train.py wait" in line and "hvdkit" not in line]
+        assert len(ranks) == 3
         os.kill(run.process.pid, signal.SIGKILL)
         run.wait()
         run.wait_until_gone()
