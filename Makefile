@@ -45,9 +45,9 @@ clean:
 
 # Torch alone is a download of some gigabytes: the stamps keep it to the first time.
 $(VENV)/.ready: setup.cfg constraints.txt Makefile
-	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is missing; install Python 3.10 or newer."; exit 3; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-		{ echo "make: $$($(PYTHON) --version) is too old; set PYTHON=python3.10 or newer."; exit 3; }
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is missing; install Python 3.11 or newer."; exit 3; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: $$($(PYTHON) --version) is too old for the pinned torch; set PYTHON=python3.11 or newer."; exit 3; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "make: Python's venv module is missing; install it (Debian: apt install python3-venv)."; exit 3; }
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || [ -n "$$CXX" ] || \
