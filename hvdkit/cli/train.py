@@ -1,59 +1,106 @@
 """`hvdkit train`: the training that every rank runs, alone or under a launcher."""
 
+import os
 from pathlib import Path
 
 import click
 
+from hvdkit.errors import InputError
 from hvdkit.runtime.engine import ENGINES
-from hvdkit.train.settings import DATA_SETS, MODELS, TrainSettings
+from hvdkit.train import settings as choices
+from hvdkit.train.settings import DATA_SETS, TrainSettings
 
 EXAMPLES = """\b
 Examples:
-  hvdkit train                                   one process
-  hvdkit launch --workers 2 -- hvdkit train      two Horovod ranks on this machine
-  horovodrun -np 2 hvdkit train --epochs 3       the same under stock horovodrun
-  hvdkit train --data synthetic --json           no files needed, result as JSON
+  hvdkit train                                     one process
+  hvdkit launch --workers 2 -- hvdkit train        two Horovod ranks on this machine
+  horovodrun -np 2 hvdkit train --data mnist       the same under stock horovodrun
+  torchrun --nproc-per-node 2 -m hvdkit.train      two DDP ranks
+  hvdkit train --model resnet18 --data cifar10 --data-dir /data --epochs 30 --lr 0.1
+  hvdkit train --output runs/a --checkpoint-every 500   run again: goes on where it stopped
+  hvdkit train --model mypackage.nets:make_net --data mypackage.data:load
 """
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+# Flag → parameters of click.option; the default of each stands in TrainSettings, so that there is only one.
+OPTIONS: dict[str, dict] = {
+    "--data": {"help": f"{', '.join(DATA_SETS)}, or your own as module:function."},
+    "--data-dir": {
+        "type": click.Path(path_type=Path),
+        "help": "Folder with the data. Without it: HVDKIT_DATA_DIR, ../shared/data, the cache, else a download.",
+    },
+    "--cache-dir": {"type": FOLDER, "help": "Local folder for copies of the files, so that NFS is read only once."},
+    "--augment": {"type": click.Choice(choices.AUGMENT), "help": "Random shifts, crops and flips in training."},
+    "--image-size": {"type": int, "help": "Side of the images, for imagefolder (224) and synthetic (28)."},
+    "--synthetic-images": {"type": int, "help": "Training images of --data synthetic."},
+    "--loader-workers": {"type": int, "help": "Processes a rank that load data; chosen by itself if not given."},
+    "--model": {"help": "mnist-cnn, a torchvision classifier, or your own as module:function."},
+    "--channels-last": {"is_flag": True, "help": "Channels innermost in memory; faster on many GPUs."},
+    "--compile": {"is_flag": True, "help": "Compile the model with torch.compile."},
+    "--precision": {"type": click.Choice(choices.PRECISIONS), "help": "Weights in fp32 or bf16, or autocast (amp-…)."},
+    "--loss-scale": {"type": float, "help": "First loss scale of amp-fp16."},
+    "--epochs": {"type": int, "help": "Passes over the training data."},
+    "--max-steps": {"type": int, "help": "Stop after so many steps."},
+    "--batch-size": {"type": int, "help": "Images a forward pass, on each rank."},
+    "--accumulate": {"type": int, "help": "Forward and backward passes a step."},
+    "--lr": {"type": float, "help": "Learning rate of one rank."},
+    "--lr-scaling": {
+        "type": click.Choice(choices.LR_SCALINGS),
+        "help": "How it grows with ranks x --accumulate, over the warm-up.",
+    },
+    "--warmup": {"type": float, "help": "Share of the training that the warm-up takes."},
+    "--schedule": {"type": click.Choice(choices.SCHEDULES), "help": "How the learning rate falls after it."},
+    "--momentum": {"type": float, "help": "Of SGD with Nesterov's look ahead; 0 for none."},
+    "--weight-decay": {"type": float, "help": "Pulls weights towards 0."},
+    "--label-smoothing": {"type": float, "help": "Share of each label spread over all classes."},
+    "--clip": {"type": float, "help": "Largest norm of the world's gradient."},
+    "--seed": {"type": int, "help": "Of weights, order, augmentation and synthetic data."},
+    "--deterministic": {"is_flag": True, "help": "The same bits in every run of the same world; slower."},
+    "--compression": {"type": click.Choice(choices.COMPRESSION), "help": "What gradients travel as."},
+    "--reduction": {"type": click.Choice(choices.REDUCTIONS), "help": "How gradients of the ranks become one."},
+    "--groups": {"type": int, "help": "Reduce gradients in so many groups; 0: as they come."},
+    "--output": {"type": FOLDER, "help": "Folder for metrics.jsonl and checkpoints."},
+    "--checkpoint-every": {"type": int, "help": "Steps between checkpoints; without it one an epoch."},
+    "--keep": {"type": int, "help": "Checkpoints kept."},
+    "--resume": {"help": "auto: from the newest whole checkpoint in --output; never; or a checkpoint's path."},
+    "--tensorboard": {"type": FOLDER, "help": "Folder for TensorBoard's files."},
+    "--metrics-port": {"type": int, "help": "Prometheus metrics on this port + local rank."},
+    "--pushgateway": {"help": "Pushgateway for the result, as host:port or URL."},
+    "--report-seconds": {"type": float, "help": "Seconds between two lines of output."},
+    "--result-lines": {"is_flag": True, "help": "Print the result as HVDKIT_RESULT lines, for benchmarks."},
+    "--elastic": {"is_flag": True, "help": "Go on when ranks come and go, under horovodrun --min-np."},
+}
+FIELDS = {"lr": "learning_rate"}  # where the flag is shorter than the field
+
+
+def settings_options(function):
+    """A flag for each field of TrainSettings."""
+    for flag, parameters in reversed(OPTIONS.items()):
+        name = flag.removeprefix("--").replace("-", "_")
+        field = TrainSettings.__dataclass_fields__[FIELDS.get(name, name)]
+        shown = field.default is not None and not parameters.get("is_flag")
+        function = click.option(flag, default=field.default, show_default=shown, **parameters)(function)
+    return function
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--data", default="mnist", show_default=True, help=f"Data set: {' or '.join(DATA_SETS)}.")
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path),
-    help="Folder with MNIST/raw/*.gz. Without it: HVDKIT_DATA_DIR, ../shared/data, else a download; when that "
-    "fails, synthetic digits.",
-)
-@click.option("--model", default="mnist-cnn", show_default=True, help=f"Model: {' or '.join(MODELS)}.")
-@click.option("--epochs", type=int, default=1, show_default=True, help="Passes over the training data.")
-@click.option("--batch-size", type=int, default=64, show_default=True, help="Images a step, on each rank.")
-@click.option("--lr", type=float, default=0.02, show_default=True, help="Learning rate; x world size after warm-up.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of weights, order and synthetic data.")
+@settings_options
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
     default="auto",
     show_default=True,
-    help="What reduces gradients; auto is horovod under a launcher, else single.",
+    help="What reduces gradients; auto: horovod under hvdkit, mpirun and horovodrun, ddp under torchrun, else single.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Folder for metrics.jsonl.")
+@click.option("--timeline", type=click.Path(), help="Record Horovod's timeline in this file.")
+@click.option("--autotune", is_flag=True, help="Let Horovod tune itself while it trains.")
 @click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout; progress goes to stderr.")
-def command(
-    data: str,
-    data_dir: Path | None,
-    model: str,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    seed: int,
-    engine: str,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+def command(engine: str, timeline: str | None, autotune: bool, as_json: bool, **flags) -> None:
     """Train a model on this rank; started alone, on one process.
 
-    Asked to stop (SIGTERM), all ranks finish the same step and leave with exit code 75. SIGQUIT prints
-    the stacks of a rank.
+    Asked to stop (SIGTERM), all ranks finish the same step, save a checkpoint and leave with exit code 75; the
+    same command then goes on from there. SIGQUIT prints the stacks of a rank.
     """
     from hvdkit.runtime import stacks
     from hvdkit.runtime.stop import StopRequest
@@ -61,33 +108,31 @@ def command(
     # Both before the slow imports below: a rank can be asked from its first second on.
     stop = StopRequest().listen()
     stacks.install()
-    settings = TrainSettings(
-        data=data,
-        data_dir=data_dir,
-        model=model,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=lr,
-        seed=seed,
-        output=output,
-    )
+    settings = TrainSettings(**{FIELDS.get(name, name): value for name, value in flags.items()})
+    set_horovod_variables(settings, timeline, autotune)
 
     from hvdkit.runtime.session import session
 
     with session(engine) as world:
-        from hvdkit.train.loop import run
+        from hvdkit.train.start import train
 
-        summary = run(settings, world, stop, lambda line: print_now(line, to_stderr=as_json))
+        summary = train(settings, world, stop, to_stderr=as_json)
         if as_json and world.rank == 0:
             import json
 
             from hvdkit.train.history import VERSION
 
-            print_now(json.dumps({"version": VERSION, **summary}))
+            print(json.dumps({"version": VERSION, **summary}), flush=True)
 
 
-def print_now(line: str, to_stderr: bool = False) -> None:
-    """Print at once: behind a pipe a line would otherwise wait for the buffer to fill."""
-    import sys
-
-    print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
+def set_horovod_variables(settings: TrainSettings, timeline: str | None, autotune: bool) -> None:
+    """Horovod reads its settings from the environment, once, when it starts."""
+    if autotune and settings.deterministic:
+        raise InputError("--autotune changes the order of additions as it searches; leave out it or --deterministic.")
+    if settings.deterministic:
+        # Which gradients share a buffer depends on when they are ready, and with it the order of additions.
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
+    if timeline is not None:
+        os.environ["HOROVOD_TIMELINE"] = str(Path(timeline).absolute())
+    if autotune:
+        os.environ["HOROVOD_AUTOTUNE"] = "1"

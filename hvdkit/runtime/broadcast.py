@@ -26,14 +26,28 @@ def broadcast_parameters(
     Takes `model.state_dict()` (which has the buffers too) or `model.named_parameters()`.
     """
     named = parameters.items() if isinstance(parameters, Mapping) else parameters
-    _broadcast_in_place([(f"hvdkit.parameter.{name}", tensor) for name, tensor in named], root_rank)
+    broadcast_in_place([(f"hvdkit.parameter.{name}", tensor) for name, tensor in named], root_rank)
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
     """Loads, on all other ranks, the root's optimizer state and options such as the learning rate."""
     import horovod.torch as hvd
 
-    is_root = hvd.rank() == root_rank
+    optimizer_state(
+        optimizer,
+        hvd.rank() == root_rank,
+        lambda outline: hvd.broadcast_object(outline, root_rank, name="hvdkit.optimizer.outline"),
+        lambda named: broadcast_in_place(named, root_rank),
+    )
+
+
+def optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    is_root: bool,
+    broadcast_object: Callable[[Any], Any],
+    broadcast_tensors: Callable[[list[tuple[str, torch.Tensor]]], None],
+) -> None:
+    """The root's optimizer state on all ranks, over whichever library the two functions send with."""
     tensors: list[torch.Tensor] = []
 
     def remember(tensor: torch.Tensor) -> _Blank:
@@ -44,13 +58,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         tensors.append(torch.empty(blank.shape, dtype=blank.dtype, device=blank.device_type))
         return tensors[-1]
 
-    # broadcast_object pickles into one tensor whose length is an int32, too small for the state of a
-    # large model: it carries only the outline.
+    # Horovod's broadcast_object pickles into one tensor whose length is an int32, too small for the state of
+    # a large model: it carries only the outline.
     outline = _replace(optimizer.state_dict(), torch.Tensor, remember) if is_root else None
-    outline = hvd.broadcast_object(outline, root_rank, name="hvdkit.optimizer.outline")
+    outline = broadcast_object(outline)
     state = None if is_root else _replace(outline, _Blank, allocate)
-    named = [(f"hvdkit.optimizer.{index}", tensor) for index, tensor in enumerate(tensors)]
-    _broadcast_in_place(named, root_rank)
+    broadcast_tensors([(f"hvdkit.optimizer.{index}", tensor) for index, tensor in enumerate(tensors)])
     if state is not None:
         optimizer.load_state_dict(state)
 
@@ -75,7 +88,8 @@ def _replace(value: Any, kind: type, replacement: Callable[[Any], Any]) -> Any:
     return value
 
 
-def _broadcast_in_place(named: Iterable[tuple[str, torch.Tensor]], root_rank: int) -> None:
+def broadcast_in_place(named: Iterable[tuple[str, torch.Tensor]], root_rank: int) -> None:
+    """Overwrite, on all other ranks of the Horovod world, each tensor with the root's."""
     import horovod.torch as hvd
 
     under_way = []

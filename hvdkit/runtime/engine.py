@@ -4,47 +4,102 @@ The training loop does not know which engine it has.
 """
 
 import os
-import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hvdkit.errors import EnvironmentProblem, HvdkitError
+from hvdkit.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
 
-ENGINES = ("auto", "horovod", "single")
+ENGINES = ("auto", "horovod", "ddp", "single")
 
 # Each launcher leaves a mark: mpirun, horovodrun (and what hvdkit sets for Gloo), hvdkit launch.
-_LAUNCHER_MARKS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HVDKIT_WORLD_SIZE")
+_HOROVOD_MARKS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HVDKIT_WORLD_SIZE")
+# What torch.distributed needs to find its world; torchrun and the PyTorchJob operator set all of them.
+_TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# An MPI whose ranks no engine here can join: under it `auto` would train as many strangers as there are ranks.
+_FOREIGN_MARK = "PMI_SIZE"
 
 
-# Launchers whose ranks no engine here can join: under them `auto` would train as many strangers as there are ranks.
-_FOREIGN_MARKS = {"WORLD_SIZE": "torchrun", "PMI_SIZE": "an MPI that is not Open MPI"}
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """How the gradients of the ranks become one."""
+
+    op: str = "average"
+    """average, sum or adasum."""
+
+    compression: str = "none"
+    """What gradients travel as: none leaves them as they are, fp16 halves the bytes."""
+
+    accumulate: int = 1
+    """Backward passes whose gradients are added up before they are reduced."""
+
+    groups: int = 0
+    """Gradients are reduced in so many groups at once; 0: each as it comes."""
+
+    deterministic: bool = False
+    """The same order of additions in every run."""
+
+
+class Prepared(Protocol):
+    """A model and an optimizer whose steps are those of the world."""
+
+    model: "nn.Module"
+    """Call this one in training."""
+
+    optimizer: "Optimizer"
+    waits: bool
+    """Whether `synchronize` is where a rank waits for the others; if not, the wait hides in the backward pass."""
+
+    def backward_pass(self, *, last: bool) -> AbstractContextManager:
+        """Around a forward and backward pass; gradients are reduced only with the last one of a step."""
+
+    def synchronize(self) -> None:
+        """Return when the gradients are those of the world; after it they may be clipped."""
+
+    def step(self, scaler: "torch.amp.GradScaler | None" = None) -> None:
+        """Change the weights by the gradients, which `synchronize` has reduced."""
 
 
 class Engine(Protocol):
-    """One rank's view of the world. Every method but `prepare` must be called by all ranks together."""
+    """One rank's view of the world. Every method must be called by all ranks together."""
 
+    name: str
     rank: int
     size: int
     local_rank: int
+    local_size: int
     hosts: list[str]
     """The host of each rank; in Kubernetes that is the pod's name."""
     device: "torch.device"
     library: str
     """What reduces the gradients: NCCL, MPI, Gloo, or 'none' with one process."""
 
-    def prepare(self, model: "nn.Module", optimizer: "Optimizer") -> "Optimizer":
-        """Give all ranks rank 0's weights; return the optimizer whose step averages gradients over ranks."""
+    def prepare(self, model: "nn.Module", optimizer: "Optimizer", reduction: Reduction) -> Prepared:
+        """Give all ranks rank 0's weights and optimizer state, and reduce gradients from now on."""
+
+    def broadcast_state(self, model: "nn.Module", optimizer: "Optimizer") -> None:
+        """Rank 0's weights, buffers and optimizer state on all ranks, bit for bit."""
+
+    def broadcast_tensors(self, named: Iterable[tuple[str, "torch.Tensor"]]) -> None:
+        """Overwrite, on all other ranks, each tensor with rank 0's, bit for bit."""
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
 
     def average(self, values: Mapping[str, float]) -> dict[str, float]:
         """The mean of each value over all ranks, in double precision; every rank gives the same keys."""
 
     def gather(self, value: Any) -> list[Any]:
         """The value of each rank, in the order of ranks, on every rank."""
+
+    def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
+        """As `gather`, for equally many numbers of each rank: cheap enough for a training loop."""
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
@@ -54,17 +109,26 @@ class Engine(Protocol):
 
 
 def choose(name: str, environ: Mapping[str, str]) -> str:
-    """The engine that `auto` stands for: Horovod when a launcher started us, else one process."""
+    """The engine that `auto` stands for: what the launcher that started us is made for, else one process."""
+    if name == "ddp" and not has_torch_world(environ):
+        raise EnvironmentProblem(
+            "--engine ddp: this process does not know its world (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT); start "
+            "it with 'torchrun --nproc-per-node N -m hvdkit.train'."
+        )
     if name != "auto":
         return name
-    if _launched(environ):
+    if has_torch_world(environ) and "TORCHELASTIC_RUN_ID" in environ:
+        return "ddp"  # torchrun, also where mpirun started torchrun
+    if launched_for_horovod(environ):
         return "horovod"
-    for mark, launcher in _FOREIGN_MARKS.items():
-        if environ.get(mark, "1") not in ("", "1"):
-            raise EnvironmentProblem(
-                f"{launcher} started this as one of {environ[mark]} ranks ({mark}), which no engine can join; start "
-                "it with hvdkit launch, horovodrun or Open MPI's mpirun, or say --engine single."
-            )
+    if has_torch_world(environ):
+        return "ddp"
+    if environ.get(_FOREIGN_MARK, "1") not in ("", "1"):
+        raise EnvironmentProblem(
+            f"an MPI that is not Open MPI started this as one of {environ[_FOREIGN_MARK]} ranks ({_FOREIGN_MARK}), "
+            "which no engine can join; start it with hvdkit launch, horovodrun, torchrun or Open MPI's mpirun, or "
+            "say --engine single."
+        )
     return "single"
 
 
@@ -77,102 +141,32 @@ def start(name: str) -> Engine:
             f"torch cannot be used ({error}); install it with \"pip install 'hvdkit[train]'\"; 'hvdkit doctor' "
             "says more."
         ) from error
-    return {"horovod": HorovodEngine, "single": SingleEngine}[choose(name, os.environ)]()
+    chosen = choose(name, os.environ)
+    if chosen == "horovod":
+        from hvdkit.runtime.horovod_engine import HorovodEngine
+
+        return HorovodEngine()
+    if chosen == "ddp":
+        from hvdkit.runtime.ddp_engine import DDPEngine
+
+        return DDPEngine()
+    from hvdkit.runtime.single_engine import SingleEngine
+
+    return SingleEngine()
 
 
-def _launched(environ: Mapping[str, str]) -> bool:
-    return any(environ.get(mark) for mark in _LAUNCHER_MARKS)
+def launched_for_horovod(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher of Horovod ranks started this process."""
+    return any(environ.get(mark) for mark in _HOROVOD_MARKS)
 
 
-class SingleEngine:
-    """One process; touches neither MPI nor Horovod."""
-
-    def __init__(self) -> None:
-        self.rank = self.local_rank = 0
-        self.size = 1
-        self.hosts = [socket.gethostname()]
-        self.device = _pick_device(local_rank=0)
-        self.library = "none"
-
-    def prepare(self, model: "nn.Module", optimizer: "Optimizer") -> "Optimizer":
-        return optimizer
-
-    def average(self, values: Mapping[str, float]) -> dict[str, float]:
-        return {key: float(value) for key, value in values.items()}
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def barrier(self) -> None:
-        pass
-
-    def shutdown(self) -> None:
-        pass
+def has_torch_world(environ: Mapping[str, str]) -> bool:
+    """Whether this process was told its torch.distributed world."""
+    return all(environ.get(variable) for variable in _TORCH_VARIABLES)
 
 
-class HorovodEngine:
-    """A rank of a Horovod world, over MPI or Gloo."""
-
-    def __init__(self) -> None:
-        if not _launched(os.environ):
-            # A world of one through Gloo: MPI_Init without mpirun aborts where Open MPI came as a wheel.
-            os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
-            os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
-        self._hvd = hvd = _import_horovod()
-        try:
-            hvd.init()
-        except RuntimeError as error:
-            raise HvdkitError(f"Horovod did not start: {error}.") from error
-        self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
-        self.device = _pick_device(self.local_rank)
-        # Horovod tries its libraries in this order, and takes NCCL only for tensors on a GPU.
-        if self.device.type == "cuda" and hvd.nccl_built():
-            self.library = "NCCL"
-        else:
-            self.library = "Gloo" if hvd.gloo_enabled() else "MPI"
-        self.hosts = self.gather(socket.gethostname())
-
-    def prepare(self, model: "nn.Module", optimizer: "Optimizer") -> "Optimizer":
-        from hvdkit.runtime.broadcast import broadcast_optimizer_state, broadcast_parameters
-        from hvdkit.runtime.compression import compression
-
-        broadcast_parameters(model.state_dict())
-        broadcast_optimizer_state(optimizer)
-        return self._hvd.DistributedOptimizer(
-            optimizer, named_parameters=model.named_parameters(), compression=compression()
-        )
-
-    # Operations carry names: Horovod matches them between ranks by name, and its own numbering can differ.
-
-    def average(self, values: Mapping[str, float]) -> dict[str, float]:
-        import torch
-
-        tensor = torch.tensor([values[key] for key in sorted(values)], dtype=torch.float64)
-        averaged = self._hvd.allreduce(tensor, op=self._hvd.Average, name="hvdkit.average")
-        return dict(zip(sorted(values), averaged.tolist(), strict=True))
-
-    def gather(self, value: Any) -> list[Any]:
-        return self._hvd.allgather_object(value, name="hvdkit.gather")
-
-    def barrier(self) -> None:
-        self._hvd.barrier()
-
-    def shutdown(self) -> None:
-        self._hvd.shutdown()
-
-
-def _import_horovod() -> Any:
-    try:
-        import horovod.torch
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"Horovod cannot be used ({error}); run 'hvdkit horovod install', or train in one process with "
-            "--engine single."
-        ) from error
-    return horovod.torch
-
-
-def _pick_device(local_rank: int) -> "torch.device":
+def pick_device(local_rank: int) -> "torch.device":
+    """The GPU of this local rank, or the CPU where there is none."""
     import torch
 
     if not torch.cuda.is_available():
@@ -185,3 +179,11 @@ def _pick_device(local_rank: int) -> "torch.device":
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def share_cores(local_size: int) -> None:
+    """Without a word of the launcher torch starts a thread a core in every rank; share the cores instead."""
+    import torch
+
+    if not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_size))

@@ -2,200 +2,252 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from hvdkit.errors import EXIT_RESTART_ME
-from hvdkit.runtime.engine import Engine
-from hvdkit.runtime.session import AllRanksLeave, on_every_rank
+from hvdkit.runtime import random_state
+from hvdkit.runtime.engine import Engine, Prepared, Reduction
+from hvdkit.runtime.session import AllRanksLeave
 from hvdkit.runtime.stop import StopRequest
-from hvdkit.train import models
-from hvdkit.train.data import Samples, evaluation_batches, load, training_batches
-from hvdkit.train.history import History
+from hvdkit.train import datasets, models
+from hvdkit.train.datasets.loader import Batch, Loader, default_workers
+from hvdkit.train.datasets.sampling import step_bounds
+from hvdkit.train.observer import Observer
+from hvdkit.train.pace import Agreement, Pace, StepTime
+from hvdkit.train.saving import Saving
 from hvdkit.train.schedule import learning_rate
 from hvdkit.train.settings import TrainSettings
+from hvdkit.train.state import TrainState
 
-WINDOW = 10  # steps between two agreements of the ranks; a request to stop waits no longer than this
-REPORT = 10  # windows between two lines of output
-WARMUP_SHARE = 0.1  # of all steps; longer gains nothing on one epoch of MNIST
-EVALUATION_BATCH = 1000  # larger than in training: there are no gradients to keep
-TABLE_ROWS = 32  # a person reads no longer table of ranks
-MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's pixels between 0 and 1
+EVALUATION_BATCH = 250  # larger than in training: there are no gradients to keep
 
 
 def run(
-    settings: TrainSettings, engine: Engine, stop: StopRequest, print_line: Callable[[str], None]
+    settings: TrainSettings, engine: Engine, stop: StopRequest, observer: Observer, saving: Saving
 ) -> dict[str, object]:
     """Train, evaluate after each epoch, and return the summary."""
-    say = print_line if engine.rank == 0 else _say_nothing
-    history = on_every_rank(engine, lambda: History(settings.output if engine.rank == 0 else None))
-    for line in describe_world(engine):
-        say(line)
+    data = datasets.load(settings, engine, observer.note)
+    state = create_state(settings, engine, data)
+    saving.resume(state)
+    prepared = prepare(state)
+    loader, test_loader = create_loaders(settings, engine, data)
+    observer.begin(state, data, steps_to_go(state, data))
 
-    data = load(settings, engine, say)
-    train, test = (Samples(*(part.to(engine.device) for part in half)) for half in (data.train, data.test))
-
-    torch.manual_seed(settings.seed)
-    model = models.create(settings.model).to(engine.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=0.9, nesterov=True)
-    optimizer = engine.prepare(model, optimizer)
-
-    steps_per_epoch = math.ceil(len(train.labels) / (settings.batch_size * engine.size))
-    steps = settings.epochs * steps_per_epoch
-    warmup = round(steps * WARMUP_SHARE)
-    say(
-        f"{settings.model} on {data.name}: {len(train.labels):,} images, "
-        f"{plural(settings.epochs, 'epoch')} of {steps_per_epoch} steps, batch {settings.batch_size} x "
-        f"{engine.size}, learning rate {settings.learning_rate:g} x {engine.size}"
-    )
-
-    step = 0
-    windows: list[tuple[float, int, float]] = []  # mean loss, images of the world, seconds
-    for epoch in range(settings.epochs):
+    model, progress, pace = state.model, state.progress, Pace(engine, settings.report_seconds)
+    samples, batch_factor = len(data.train), engine.size * settings.accumulate
+    while progress.epoch < settings.epochs and progress.step != settings.max_steps:
         model.train()
-        loss_sum = torch.zeros((), device=engine.device)
-        images, losses, began = 0, 0, time.perf_counter()
-        for indices, world_batch in training_batches(
-            len(train.labels), settings.batch_size, epoch, settings.seed, engine.rank, engine.size
-        ):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, steps, settings.learning_rate, engine.size, warmup)
-            optimizer.zero_grad()
-            output = model(normalise(train.images[indices]))
-            # Summed here and divided by the world's batch: the mean over ranks is then the mean over
-            # samples, also in the last step, where ranks have unequal shares.
-            loss = cross_entropy(output, train.labels[indices], reduction="sum") * engine.size / world_batch
-            loss.backward()
-            optimizer.step()
-            step += 1
-            loss_sum += loss.detach()
-            images += world_batch
-            losses += 1
+        for batch, data_wait in timed(loader.epoch(progress.epoch, progress.position)):
+            set_learning_rate(prepared, learning_rate(progress.share(samples, settings.epochs), settings, batch_factor))
+            loss, hits, times = train_step(state, prepared, data, batch, data_wait)
+            progress.step += 1
+            progress.position = batch.position
+            pace.add(loss, hits, batch.world_count, times)
+            observer.step(times, len(batch.labels))
 
-            if step % WINDOW == 0 or step % steps_per_epoch == 0:
-                agreed = engine.average({"loss": loss_sum.item() / losses, "stop": bool(stop)})
-                now = time.perf_counter()
-                windows.append((agreed["loss"], images, now - began))
-                loss_sum.zero_()
-                images, losses, began = 0, 0, now
-                leave_if_needed(agreed, step, steps, settings, engine)
-                if len(windows) % REPORT == 0:
-                    report(windows[-REPORT:], step, steps, epoch, say, history)
+            epoch_ends = progress.position == samples
+            run_ends = progress.step == settings.max_steps
+            save_is_due = settings.checkpoint_every is not None and progress.step % settings.checkpoint_every == 0
+            if pace.agreement_is_due or save_is_due or epoch_ends or run_ends:
+                agreed = pace.agree(bool(stop))
+                observer.interval(agreed, progress, saving)
+                leave_if_needed(agreed, state, saving, done=run_ends)
+                saving.agreed(state)
+                if save_is_due and not epoch_ends:  # at the end of an epoch the evaluation comes first
+                    saving.save(state)
+            if run_ends:
+                break
+        if progress.position < samples:
+            break  # --max-steps ended the run within an epoch
+        observer.evaluation(*evaluate(state, test_loader, data), progress)
+        progress.epoch, progress.position = progress.epoch + 1, 0
+        saving.save(state)
 
-        correct, judged = evaluate(model, test, engine)
-        if settings.epochs > 1:
-            say(f"epoch {epoch + 1}: test accuracy {100 * correct / judged:.2f} %")
+    if not observer.evaluated:  # cut short by --max-steps, or resumed from a run that was complete
+        observer.evaluation(*evaluate(state, test_loader, data), progress)
+    saving.save(state, wait=True)
+    saving.close()
+    return observer.end(state, saving)
 
-    summary = summarise(settings, engine, data.name, windows, correct, judged, steps)
-    history.write("summary", **summary)
-    say(
-        f"test accuracy {summary['test_accuracy_percent']:.2f} % over {judged:,} images of {data.name}; "
-        f"{summary['images_per_second']:,.0f} images/s over {plural(engine.size, 'rank')} "
-        f"({'steps after warm-up' if len(windows) > 1 else 'all steps'})"
+
+def create_state(settings: TrainSettings, engine: Engine, data: datasets.DataSet) -> TrainState:
+    """Model and optimizer as they are before the first step."""
+    torch.manual_seed(settings.seed)  # the same weights on every rank and in every engine
+    model = models.create(
+        settings.model, classes=data.classes, channels=data.channels, image_size=data.image_size
+    ).to(engine.device)
+    if settings.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    state = TrainState(settings, engine, model)
+    random_state.seed_rank(settings.seed, engine.rank)
+    return state
+
+
+def prepare(state: TrainState) -> Prepared:
+    """Connect the ranks: from here on a step is a step of the world."""
+    settings = state.settings
+    reduction = Reduction(
+        op=settings.reduction,
+        compression=settings.compression,
+        accumulate=settings.accumulate,
+        groups=settings.groups,
+        deterministic=settings.deterministic,
     )
-    return summary
+    prepared = state.engine.prepare(state.model, state.optimizer, reduction)
+    state.optimizer = prepared.optimizer
+    if settings.compile:
+        prepared.model = torch.compile(prepared.model)
+    return prepared
 
 
-def describe_world(engine: Engine) -> list[str]:
-    """A table of the ranks: where each one is, what it computes on, and which library reduces."""
-    devices = engine.gather(_describe(engine.device))
-    libraries = engine.gather(engine.library)
-    rows = [("rank", "host", "device", "reduced by")]
-    rows += [
-        (str(rank), host, device, library)
-        for rank, (host, device, library) in enumerate(zip(engine.hosts, devices, libraries, strict=True))
-    ][:TABLE_ROWS]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    if engine.size > TABLE_ROWS:
-        hosts = len(set(engine.hosts))
-        lines.append(f"... {engine.size - TABLE_ROWS} more; {engine.size} ranks on {hosts} hosts in all")
-    return [line.rstrip() for line in lines]
+def create_loaders(settings: TrainSettings, engine: Engine, data: datasets.DataSet) -> tuple[Loader, Loader]:
+    """What brings each rank its share of every training step, and of the test images."""
+    workers = settings.loader_workers
+    if workers is None:
+        workers = default_workers(data.train, engine.device.type, torch.get_num_threads())
+    common = {
+        "seed": settings.seed,
+        "rank": engine.rank,
+        "size": engine.size,
+        "workers": workers,
+        "world_batch": world_batch(settings, engine),
+        "pin_memory": engine.device.type == "cuda",
+    }
+    train = Loader(data.train, augment=datasets.augments(settings), **common)
+    return train, Loader(data.test, augment=False, **common)
 
 
-def normalise(images: torch.Tensor) -> torch.Tensor:
-    """Bytes to the range that the model learns best from, with a dimension for the one channel."""
-    return images.unsqueeze(1).float().div_(255).sub_(MEAN).div_(DEVIATION)
+def world_batch(settings: TrainSettings, engine: Engine) -> int:
+    """Images of all ranks in a step."""
+    return settings.batch_size * settings.accumulate * engine.size
 
 
-def leave_if_needed(agreed: dict[str, float], step: int, steps: int, settings: TrainSettings, engine: Engine) -> None:
-    """All ranks see the same averages, so all of them leave here or none does."""
-    if not math.isfinite(agreed["loss"]):
+def steps_to_go(state: TrainState, data: datasets.DataSet) -> int:
+    """Steps until the end of the last epoch."""
+    settings, progress, size = state.settings, state.progress, state.engine.size
+    batch = world_batch(settings, state.engine)
+
+    def steps(first: int) -> int:
+        return len(step_bounds(len(data.train), first, batch, size))
+
+    if progress.epoch >= settings.epochs:
+        return 0
+    return steps(progress.position) + (settings.epochs - progress.epoch - 1) * steps(0)
+
+
+def train_step(
+    state: TrainState, prepared: Prepared, data: datasets.DataSet, batch: Batch, data_wait: float
+) -> tuple[torch.Tensor, torch.Tensor, StepTime]:
+    """One step of the world: this rank's share of loss and right answers, and where the time went."""
+    settings, precision, device = state.settings, state.precision, state.engine.device
+    begin = time.perf_counter()
+    images = to_input(at_least_two(batch.images), data, state)
+    labels = batch.labels.to(device, non_blocking=True)
+    passes = max(1, min(settings.accumulate, math.ceil(len(labels) / settings.batch_size)))
+    loss_sum = torch.zeros((), device=device)
+    hits = torch.zeros((), device=device, dtype=torch.int64)
+    prepared.optimizer.zero_grad()
+    for number, (some, answers) in enumerate(
+        zip(images.tensor_split(passes), labels.tensor_split(passes), strict=True), start=1
+    ):
+        with prepared.backward_pass(last=number == passes):
+            with precision.autocast():
+                output = prepared.model(some)[: len(answers)]
+            # Summed here and divided by the world's batch: the mean over ranks is then the mean over
+            # samples, also in the last step of an epoch, where ranks have unequal shares.
+            loss = cross_entropy(output.float(), answers, reduction="sum", label_smoothing=settings.label_smoothing)
+            loss = loss * (state.engine.size / batch.world_count)
+            forward_done = time.perf_counter()
+            precision.backward(loss)
+        loss_sum += loss.detach()
+        hits += (output.detach().argmax(dim=1) == answers).sum()
+
+    backward_done = time.perf_counter()
+    prepared.synchronize()  # the gradients are those of the world now
+    synchronized = time.perf_counter()
+    precision.unscale(prepared.optimizer)
+    if settings.clip is not None:
+        nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip)
+    prepared.step(precision.scaler)
+    precision.update()
+
+    end = time.perf_counter()
+    allreduce_wait = synchronized - backward_done if prepared.waits else 0.0
+    # Where the wait hides in the backward pass, only what comes before it is surely this rank's own work.
+    own = (end - begin - allreduce_wait if prepared.waits else forward_done - begin) + data_wait
+    times = StepTime(total=data_wait + end - begin, data_wait=data_wait, allreduce_wait=allreduce_wait, own=own)
+    return loss_sum, hits, times
+
+
+def at_least_two(images: torch.Tensor) -> torch.Tensor:
+    """Black images, whose answers nobody looks at, for a rank that has one image or none in a step.
+
+    That happens only in the last step of an epoch that went on with more ranks than it began with; batch
+    normalisation fails on one image, and every rank must take part in the backward pass.
+    """
+    return images if len(images) > 1 else torch.cat([images, images.new_zeros(2 - len(images), *images.shape[1:])])
+
+
+def to_input(images: torch.Tensor, data: datasets.DataSet, state: TrainState) -> torch.Tensor:
+    """Bytes to the range that a model learns best from; a user's own floating-point images stay as they are."""
+    images = images.to(state.engine.device, non_blocking=True)
+    if not images.is_floating_point():
+        shape = (1, -1, 1, 1)
+        mean = torch.tensor(data.mean, device=images.device).view(shape)
+        deviation = torch.tensor(data.deviation, device=images.device).view(shape)
+        images = images.float().div_(255).sub_(mean).div_(deviation)
+    images = images.to(state.precision.weights)
+    return images.contiguous(memory_format=torch.channels_last) if state.settings.channels_last else images
+
+
+def set_learning_rate(prepared: Prepared, rate: float) -> None:
+    for group in prepared.optimizer.param_groups:
+        group["lr"] = rate
+
+
+def timed(batches: Iterable[Batch]) -> Iterator[tuple[Batch, float]]:
+    """Each batch, and the seconds that it was waited for."""
+    begin = time.perf_counter()
+    for batch in batches:
+        yield batch, time.perf_counter() - begin
+        begin = time.perf_counter()
+
+
+def leave_if_needed(agreed: Agreement, state: TrainState, saving: Saving, *, done: bool) -> None:
+    """All ranks know the same, so all of them leave here or none does."""
+    step = state.progress.step
+    if not math.isfinite(agreed.loss):
         raise AllRanksLeave(
-            f"the loss is {agreed['loss']} at step {step} of {steps}; try a lower learning rate than "
-            f"--lr {settings.learning_rate:g} (x {engine.size} ranks) and look for bad values in the data."
+            f"the loss is {agreed.loss} at step {step}; try a lower learning rate than --lr "
+            f"{state.settings.learning_rate:g} and look for bad values in the data. Checkpoints stay as they were."
         )
-    if agreed["stop"] > 0 and step < steps:
-        raise AllRanksLeave(f"stopped after step {step} of {steps}, as asked.", EXIT_RESTART_ME)
-
-
-def report(
-    windows: list[tuple[float, int, float]],
-    step: int,
-    steps: int,
-    epoch: int,
-    say: Callable[[str], None],
-    history: History,
-) -> None:
-    """One line for people and one for metrics.jsonl about the last windows."""
-    loss = sum(loss for loss, _, _ in windows) / len(windows)
-    pace = sum(images for _, images, _ in windows) / sum(seconds for _, _, seconds in windows)
-    say(f"step {step}/{steps}  loss {loss:.4f}  {pace:,.0f} images/s")
-    history.write("interval", step=step, epoch=epoch + 1, loss=loss, images_per_second=pace)
+    if agreed.stop and not done:
+        saving.save(state, wait=True)
+        saving.close()
+        kept = "the same command goes on from there" if saving.enabled else "nothing was saved, for want of --output"
+        raise AllRanksLeave(f"stopped after step {step}, as asked; {kept}.", EXIT_RESTART_ME)
 
 
 @torch.no_grad()
-def evaluate(model: torch.nn.Module, test: Samples, engine: Engine) -> tuple[int, int]:
-    """How many test images the model gets right, of how many; each image is judged on one rank."""
+def evaluate(state: TrainState, loader: Loader, data: datasets.DataSet) -> tuple[int, int, float]:
+    """Right answers, images and mean loss over the test set; each image is judged on one rank."""
+    engine, model = state.engine, state.model
+    # BatchNorm's averages differ by rank, and all ranks must judge by the same model: rank 0's, which is saved.
+    engine.broadcast_tensors(model.named_buffers())
     model.eval()
     correct = judged = 0
-    for indices in evaluation_batches(len(test.labels), EVALUATION_BATCH, engine.rank, engine.size):
-        answers = model(normalise(test.images[indices])).argmax(dim=1)
-        correct += int((answers == test.labels[indices]).sum())
-        judged += len(indices)
-    mean = engine.average({"correct": correct, "judged": judged})
-    return round(mean["correct"] * engine.size), round(mean["judged"] * engine.size)
-
-
-def summarise(
-    settings: TrainSettings,
-    engine: Engine,
-    data_name: str,
-    windows: list[tuple[float, int, float]],
-    correct: int,
-    judged: int,
-    steps: int,
-) -> dict[str, object]:
-    """What came out, for `--json` and metrics.jsonl."""
-    # The first window pays for allocation and first connections; with a single one there is no other.
-    timed = windows[1:] or windows
-    slowest = max(engine.gather(sum(seconds for _, _, seconds in timed)))
-    return {
-        "model": settings.model,
-        "data": data_name,
-        "ranks": engine.size,
-        "hosts": len(set(engine.hosts)),
-        "library": engine.library,
-        "device": engine.device.type,
-        "epochs": settings.epochs,
-        "steps": steps,
-        "test_accuracy_percent": 100 * correct / judged,
-        "test_images": judged,
-        "train_loss": windows[-1][0],
-        "images_per_second": sum(images for _, images, _ in timed) / slowest,
-    }
-
-
-def plural(count: int, noun: str) -> str:
-    """'1 rank', '2 ranks'."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _describe(device: torch.device) -> str:
-    return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else "cpu"
-
-
-def _say_nothing(line: str) -> None:
-    pass
+    loss = 0.0
+    for images, labels in loader.evaluation(EVALUATION_BATCH):
+        labels = labels.to(engine.device)
+        with state.precision.autocast():
+            output = model(to_input(images, data, state)).float()
+        correct += int((output.argmax(dim=1) == labels).sum())
+        judged += len(labels)
+        loss += float(cross_entropy(output, labels, reduction="sum"))
+    rows = engine.gather_numbers([correct, judged, loss])
+    correct, judged, loss = (sum(column) for column in zip(*rows, strict=True))
+    return int(correct), int(judged), loss / judged

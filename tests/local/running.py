@@ -18,6 +18,7 @@ LAUNCHERS = {
     "horovodrun-mpi": ("horovodrun", "--mpi", "-np", "2"),
     "horovodrun-gloo": ("horovodrun", "--gloo", "-np", "2"),
     "hvdkit-mpi": ("hvdkit", "launch", "--backend", "local", "--workers", "2", "--"),
+    "torchrun": ("torchrun", "--nproc-per-node", "2"),
     "hvdkit-gloo": ("hvdkit", "launch", "--backend", "local", "--workers", "2", "--controller", "gloo", "--"),
 }
 

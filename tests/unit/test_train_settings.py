@@ -1,11 +1,17 @@
-"""Settings of a run, the learning rate of each step, and the choice of the engine."""
+"""Settings of a run, the learning rate of each step, models by name, and the choice of the engine."""
+
+import math
 
 import pytest
+import torch
 
 from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.runtime.engine import choose
+from hvdkit.train import models
 from hvdkit.train.schedule import learning_rate
 from hvdkit.train.settings import TrainSettings
+
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"}
 
 
 @pytest.mark.parametrize(
@@ -14,11 +20,23 @@ from hvdkit.train.settings import TrainSettings
         ({"epochs": 0}, "--epochs is 0"),
         ({"batch_size": 0}, "--batch-size is 0"),
         ({"batch_size": -3}, "--batch-size is -3"),
+        ({"accumulate": 0}, "--accumulate is 0"),
         ({"learning_rate": 0.0}, "--lr is 0"),
         ({"learning_rate": float("nan")}, "--lr is nan"),
+        ({"clip": 0.0}, "--clip is 0"),
+        ({"warmup": 1.0}, "--warmup is 1"),
+        ({"momentum": -0.1}, "--momentum is -0.1"),
+        ({"weight_decay": math.inf}, "--weight-decay is inf"),
+        ({"loader_workers": -1}, "--loader-workers is -1"),
+        ({"checkpoint_every": 0}, "--checkpoint-every is 0"),
+        ({"metrics_port": 70000}, "--metrics-port is 70000"),
         ({"seed": -1}, "--seed is -1"),
-        ({"model": "mnist-cn"}, "did you mean 'mnist-cnn'?"),
-        ({"data": "imagenet"}, "there is mnist, synthetic"),
+        ({"data": "words"}, "there is mnist, cifar10, imagefolder, synthetic"),
+        ({"data": "cifar"}, "did you mean 'cifar10'?"),
+        ({"precision": "amp16"}, "--precision: there is no 'amp16'; did you mean 'amp-fp16'?"),
+        ({"resume": "/no/such/file.pt"}, "--resume: there is no file '/no/such/file.pt'"),
+        ({"reduction": "adasum", "clip": 1.0}, "--clip: Adasum"),
+        ({"reduction": "adasum", "precision": "amp-fp16"}, "--precision amp-fp16: Adasum"),
     ],
 )
 def test_a_wrong_setting_is_named(wrong, said):
@@ -27,18 +45,29 @@ def test_a_wrong_setting_is_named(wrong, said):
     assert said in str(failure.value)
 
 
+def rates(settings: TrainSettings, factor: int) -> list[float]:
+    return [learning_rate(step / 100, settings, factor) for step in range(100)]
+
+
 def test_the_learning_rate_warms_up_to_the_world_and_falls_towards_zero():
-    rates = [learning_rate(step, 100, base=0.1, size=4, warmup=10) for step in range(100)]
-    assert 0.1 < rates[0] < 0.2
-    assert rates[9] == pytest.approx(0.4)
-    assert max(rates) == pytest.approx(0.4)
-    assert rates[:10] == sorted(rates[:10])
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert 0 < rates[99] < 0.01
+    found = rates(TrainSettings(learning_rate=0.1), factor=4)
+    assert found[0] == pytest.approx(0.1)
+    assert found[10] == pytest.approx(0.4)
+    assert max(found) == pytest.approx(0.4)
+    assert found[:11] == sorted(found[:11])
+    assert found[10:] == sorted(found[10:], reverse=True)
+    assert 0 < found[99] < 0.01
 
 
-def test_one_rank_without_warm_up_starts_at_the_base():
-    assert learning_rate(0, 5, base=0.1, size=1, warmup=0) == pytest.approx(0.1)
+@pytest.mark.parametrize(("scaling", "peak"), [("none", 0.1), ("linear", 0.4), ("sqrt", 0.2)])
+def test_the_learning_rate_scales_with_the_world(scaling, peak):
+    found = rates(TrainSettings(learning_rate=0.1, lr_scaling=scaling, schedule="constant"), factor=4)
+    assert found[10:] == [pytest.approx(peak)] * 90
+
+
+def test_the_step_schedule_divides_by_ten_three_times():
+    found = rates(TrainSettings(learning_rate=1.0, warmup=0, schedule="step"), factor=1)
+    assert [found[share] for share in (0, 33, 34, 66, 67, 88, 89)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001])
 
 
 @pytest.mark.parametrize("mark", ["OMPI_COMM_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HVDKIT_WORLD_SIZE"])
@@ -46,15 +75,59 @@ def test_auto_is_horovod_under_a_launcher(mark):
     assert choose("auto", {mark: "1"}) == "horovod"
 
 
-@pytest.mark.parametrize(("mark", "launcher"), [("WORLD_SIZE", "torchrun"), ("PMI_SIZE", "not Open MPI")])
-def test_auto_refuses_to_train_alone_among_many(mark, launcher):
-    with pytest.raises(EnvironmentProblem, match=launcher):
-        choose("auto", {mark: "2"})
-    assert choose("auto", {mark: "1"}) == "single"
-    assert choose("single", {mark: "2"}) == "single"
+def test_auto_is_ddp_under_torchrun():
+    assert choose("auto", TORCHRUN) == "ddp"
+    assert choose("auto", TORCHRUN | {"TORCHELASTIC_RUN_ID": "x", "OMPI_COMM_WORLD_SIZE": "1"}) == "ddp"
+    assert choose("auto", TORCHRUN | {"OMPI_COMM_WORLD_SIZE": "2"}) == "horovod"
+
+
+def test_ddp_without_a_world_is_refused():
+    with pytest.raises(EnvironmentProblem, match="torchrun --nproc-per-node"):
+        choose("ddp", {"WORLD_SIZE": "2"})
+
+
+def test_auto_refuses_to_train_alone_among_many():
+    with pytest.raises(EnvironmentProblem, match="not Open MPI"):
+        choose("auto", {"PMI_SIZE": "2"})
+    assert choose("auto", {"PMI_SIZE": "1"}) == "single"
+    assert choose("single", {"PMI_SIZE": "2"}) == "single"
 
 
 def test_auto_is_single_alone_and_a_choice_stands():
     assert choose("auto", {"PATH": "/bin"}) == "single"
     assert choose("single", {"HOROVOD_RANK": "0"}) == "single"
     assert choose("horovod", {}) == "horovod"
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "side"), [("mnist-cnn", 3, 32), ("resnet18", 1, 32), ("googlenet", 3, 64)]
+)
+def test_a_model_by_name_fits_the_data(name, channels, side):
+    model = models.create(name, classes=7, channels=channels, image_size=side)
+    assert model(torch.zeros(2, channels, side, side)).shape == (2, 7)
+
+
+def test_an_unknown_model_brings_the_nearest_name():
+    with pytest.raises(InputError, match="there is no 'resnet81'; did you mean 'resnet18'"):
+        models.create("resnet81", classes=10, channels=3, image_size=32)
+
+
+OWN = """
+import torch
+def wide(classes, image_size): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(image_size**2, classes))
+def number(): return 3
+"""
+
+
+def test_a_model_of_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "their_models.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    facts = {"classes": 5, "channels": 1, "image_size": 4}
+    assert models.create("their_models:wide", **facts)(torch.zeros(2, 1, 4, 4)).shape == (2, 5)
+    for name, said in (
+        ("their_models:narrow", "has no function 'narrow'"),
+        ("no_such_models:wide", "there is no module 'no_such_models'"),
+        ("their_models:number", "returned a int"),
+    ):
+        with pytest.raises(InputError, match=said):
+            models.create(name, **facts)

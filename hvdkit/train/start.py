@@ -1,0 +1,39 @@
+"""Starts a run on a rank, plain or elastic."""
+
+import os
+
+import torch
+
+from hvdkit.errors import InputError
+from hvdkit.runtime.engine import Engine
+from hvdkit.runtime.stop import StopRequest
+from hvdkit.train import loop
+from hvdkit.train.observer import Observer
+from hvdkit.train.saving import Saving
+from hvdkit.train.settings import TrainSettings
+
+
+def train(settings: TrainSettings, engine: Engine, stop: StopRequest, *, to_stderr: bool = False) -> dict[str, object]:
+    """Train to the end and return the summary."""
+    if settings.deterministic:
+        make_deterministic()
+    if settings.elastic:
+        if engine.name != "horovod":
+            raise InputError(f"--elastic needs --engine horovod; this is {engine.name}.")
+        from hvdkit.train.elastic import train_elastic
+
+        return train_elastic(settings, engine, stop, to_stderr=to_stderr)
+    observer = Observer(settings, engine, to_stderr=to_stderr)
+    saving = Saving(settings, engine, observer.note)
+    try:
+        return loop.run(settings, engine, stop, observer, saving)
+    finally:
+        observer.close()
+        saving.close()
+
+
+def make_deterministic() -> None:
+    """Kernels whose result does not depend on the order in which threads finish."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
