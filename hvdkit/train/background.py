@@ -66,7 +66,7 @@ class BackgroundSaver:
         except Exception as error:
             # Whatever it was: training goes on, and the older checkpoints are still there.
             self.failures += 1
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            reason = getattr(error, "strerror", None) or str(error).partition("\n")[0].rstrip(".")
             self._warn(f"the checkpoint of step {step} was not saved in {self._folder.folder}: {reason}.")
         else:
             self.saved_step, self.saved_at, self.saved_path = step, time.time(), path

@@ -185,6 +185,7 @@ Pair = namedtuple("Pair", "first second")
         ({(1, 2): 3}, "state['a'][1]['b'] has the key (1, 2)"),
         (2**2039, "2040 bits"),
     ],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_could_not_be_loaded_is_refused_at_saving(folder, value, said):
     state = {"a": [1, {"b": value}]}

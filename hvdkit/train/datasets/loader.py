@@ -7,6 +7,7 @@ import pickle
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 import torch
@@ -107,6 +108,7 @@ class Loader:
             return multiprocessing.get_context("fork")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])  # imports torch once rather than in each worker
+        resource_tracker.ensure_running()  # now: when the server starts it, it lets stop signals through again
         return context
 
 
@@ -169,7 +171,7 @@ class _Guarded:
 
 def _start(loader: DataLoader) -> Iterator[Any]:
     """Start the workers, deaf to stop signals: these reach the whole process group, but only the rank decides."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # which children inherit; ours is given back
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # children inherit it; the rank hears them after
     try:
         return iter(loader)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -181,7 +183,9 @@ def _start(loader: DataLoader) -> Iterator[Any]:
 
 
 def _begin_worker(rank_pid: int, forked: bool, worker: int) -> None:
-    """End with the rank, however it ends."""
+    """Leave it to the rank when to end, and end with it, however it ends."""
+    for signum in _STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)  # for good: libraries may unblock them
     die_with_parent()  # when forked; else the parent is multiprocessing's server, which ends with the rank
     rank_lives = os.getppid() == rank_pid if forked else multiprocessing.parent_process().is_alive()
     if not rank_lives:  # it ended before that call

@@ -1,0 +1,102 @@
+"""Run by two ranks (test_train_engines.py): trains with one setting after another and compares with one process.
+
+Many short trainings in one world, because starting a world takes longer than any of them.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from hvdkit.errors import HvdkitError
+from hvdkit.runtime.session import session
+from hvdkit.runtime.single_engine import SingleEngine
+from hvdkit.runtime.stop import StopRequest
+from hvdkit.train.checkpoints import CheckpointFolder
+from hvdkit.train.history import read
+from hvdkit.train.settings import TrainSettings
+from hvdkit.train.start import train
+
+COMMON = {
+    "data": "synthetic",
+    "synthetic_images": 600,
+    "model": "mnist-cnn",
+    "lr_scaling": "none",
+    "max_steps": 20,
+    "epochs": 2,
+    "report_seconds": 1e-6,  # every step is an interval, with its own loss
+}
+# Setting of the two ranks → that of one process which must come to the same.
+EXACT = {
+    "plain": ({"batch_size": 16}, {"batch_size": 32}),
+    "accumulate": ({"batch_size": 8, "accumulate": 2}, {"batch_size": 32}),
+    "clip": ({"batch_size": 16, "clip": 0.05}, {"batch_size": 32, "clip": 0.05}),
+    "sum": ({"batch_size": 16, "reduction": "sum", "learning_rate": 0.01}, {"batch_size": 32}),
+    "channels-last": ({"batch_size": 16, "channels_last": True}, {"batch_size": 32}),
+    "smoothing, decay": (
+        {"batch_size": 16, "label_smoothing": 0.1, "weight_decay": 0.01},
+        {"batch_size": 32, "label_smoothing": 0.1, "weight_decay": 0.01},
+    ),
+    "deterministic": ({"batch_size": 16, "deterministic": True}, {"batch_size": 32}),
+    "loader workers": (
+        {"batch_size": 16, "loader_workers": 1, "augment": "standard"},
+        {"batch_size": 32, "augment": "standard"},
+    ),
+}
+GROUPS = {"groups": ({"batch_size": 16, "groups": 3}, {"batch_size": 32})}
+# These round differently by design; they must train, and alike on both ranks.
+ROUGH = {
+    "fp16 on the wire": {"batch_size": 16, "compression": "fp16"},
+    "bf16 weights": {"batch_size": 16, "precision": "bf16"},
+    "amp-bf16": {"batch_size": 16, "precision": "amp-bf16", "clip": 1.0},
+    "amp-fp16": {"batch_size": 16, "precision": "amp-fp16", "loss_scale": 2.0**24, "clip": 1.0},
+    "compiled": {"batch_size": 16, "compile": True},
+    "resnet18": {"batch_size": 4, "model": "resnet18", "max_steps": 3},
+}
+ADASUM = {"adasum": {"batch_size": 16, "reduction": "adasum"}}
+
+
+def outcome(engine, output: Path, **changes) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The loss of each step and the last weights of a training."""
+    train(TrainSettings(output=output, **COMMON | changes), engine, StopRequest())
+    losses = [line["loss"] for line in read(output / "metrics.jsonl") if line["kind"] == "interval"]
+    loaded = CheckpointFolder(output / "checkpoints").newest_whole(print)
+    return losses, {name: tensor.float() for name, tensor in loaded.state["model"].items()}
+
+
+def main(folder: Path) -> None:
+    with session("auto") as engine:
+        horovod_mpi = engine.library == "MPI"
+        found = {}
+        for name, (ours, theirs) in (EXACT | (GROUPS if engine.name == "horovod" else {})).items():
+            output = folder / name.replace(" ", "-")
+            train(TrainSettings(output=output, **COMMON | ours), engine, StopRequest())
+            if engine.rank == 0:
+                losses = [line["loss"] for line in read(output / "metrics.jsonl") if line["kind"] == "interval"]
+                weights = CheckpointFolder(output / "checkpoints").newest_whole(print).state["model"]
+                alone, weights_alone = outcome(SingleEngine(), folder / f"{name.replace(' ', '-')}-alone", **theirs)
+                found[name] = {
+                    "losses": losses,
+                    "alone": alone,
+                    "weights": max(float((weights[key] - weights_alone[key]).abs().max()) for key in weights),
+                }
+            torch.use_deterministic_algorithms(False)
+        for name, changes in (ROUGH | (ADASUM if horovod_mpi else {})).items():
+            output = folder / name.replace(" ", "-")
+            try:
+                train(TrainSettings(output=output, **COMMON | changes), engine, StopRequest())
+            except HvdkitError as error:
+                found[name] = {"error": str(error)}
+                continue
+            if engine.rank == 0:
+                intervals = [line for line in read(output / "metrics.jsonl") if line["kind"] == "interval"]
+                found[name] = {"losses": [line["loss"] for line in intervals]}
+        if engine.rank == 0:
+            (folder / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main(Path(sys.argv[1]))
