@@ -32,7 +32,6 @@ def train_elastic(
 
     @hvd.elastic.run
     def attempt(commit: Commit) -> dict[str, object]:
-        engine.join()
         observer = Observer(settings, engine, to_stderr=to_stderr)
         saving = ElasticSaving(settings, engine, observer.note, commit)
         try:
@@ -41,7 +40,11 @@ def train_elastic(
             observer.close()
             saving.close()
 
-    return attempt(Commit())
+    commit = Commit()
+    # A rank that is new in a world joined it when its engine was made; the others must do just as much, since ranks
+    # have to run the same operations in the same order.
+    commit.register_reset_callbacks([engine.join])
+    return attempt(commit)
 
 
 class Commit(State):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 SECONDS = 180  # a run that takes longer hangs
 _BIN = Path(sys.executable).parent
@@ -38,15 +39,17 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 @contextmanager
-def started(*command: str, cwd: Path | None = None, **extra: str) -> Iterator[subprocess.Popen]:
-    """The process, with its output in pipes; its whole process group is ended in the end."""
+def started(
+    *command: str, cwd: Path | None = None, output: IO | None = None, **extra: str
+) -> Iterator[subprocess.Popen]:
+    """The process, with its output in pipes or a file; its whole process group is ended in the end."""
     process = subprocess.Popen(
         command,
         cwd=cwd,
         env=environment(**extra),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=output or subprocess.PIPE,
+        stderr=output or subprocess.PIPE,
         text=True,
         start_new_session=True,
     )

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -186,10 +187,18 @@ def _begin_worker(rank_pid: int, forked: bool, worker: int) -> None:
     """Leave it to the rank when to end, and end with it, however it ends."""
     for signum in _STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)  # for good: libraries may unblock them
-    die_with_parent()  # when forked; else the parent is multiprocessing's server, which ends with the rank
-    rank_lives = os.getppid() == rank_pid if forked else multiprocessing.parent_process().is_alive()
-    if not rank_lives:  # it ended before that call
-        os._exit(1)
+    if forked:
+        die_with_parent()
+        if os.getppid() != rank_pid:  # it ended before that call
+            os._exit(1)
+    else:
+        # The parent is multiprocessing's server, which lives as long as its children do.
+        threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_with(rank: Any) -> None:
+    rank.join()
+    os._exit(1)
 
 
 def _as_it_is(item: Any) -> Any:
