@@ -249,7 +249,7 @@ class Supervisor:
         if self.outcome is not None:
             return
         if code not in (0, EXIT_RESTART_ME) and not (self.asked_to_stop and code == TERMINATED):
-            how = _how_it_ended(code, end["signal"])
+            how = _how_it_ended(code, end["signal"], end["memory"])
             if self.raised not in (None, rank):
                 # It still waits at its exit for ranks that will not come; this one only lost its partner.
                 rank, code, how = self.raised, EXIT_FAILED, "raised an exception"
@@ -392,8 +392,7 @@ def _reap_adopted(processes: list[subprocess.Popen]) -> None:
             os.waitpid(ended.si_pid, 0)
 
 
-def _how_it_ended(code: int, signum: int) -> str:
-    if not signum:
-        return f"exited with code {code}"
-    hint = " (by hand, or by the kernel for lack of memory: see `dmesg`)" if signum == signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(signum).name}{hint}"
+def _how_it_ended(code: int, signum: int, memory: str) -> str:
+    if memory:
+        return f"was killed by the kernel for lack of memory ({memory})"
+    return f"was killed by {signal.Signals(signum).name}" if signum else f"exited with code {code}"

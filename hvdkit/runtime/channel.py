@@ -18,7 +18,7 @@ HELLO = b"H"  # JSON: rank, size, host
 STDOUT = b"O"
 STDERR = b"E"
 RAISED = b"R"  # the command raises an exception that nobody catches; its end may take a while
-EXIT = b"X"  # JSON: code, signal; output may still follow
+EXIT = b"X"  # JSON: code, signal, memory (the limit, if the kernel killed for lack of it); output may still follow
 
 # Launcher to rank.
 GO = b"G"  # all ranks are there: start the command

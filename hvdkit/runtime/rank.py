@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hvdkit.runtime import channel
 from hvdkit.runtime.interfaces import interface_of
+from hvdkit.runtime.memory import limit_in_words, oom_kills
 from hvdkit.runtime.processes import adopt_orphans, catches, descendants, die_with_parent, end_descendants
 
 SECONDS_BEFORE_KILL = 0.5  # mpirun itself kills a second after its SIGTERM: be done by then
@@ -76,6 +77,7 @@ class Rank:
         self.child: subprocess.Popen | None = None
         self.status: int | None = None  # of the command, once it has ended
         self.told = False  # the launcher knows the status
+        self.kills_before = oom_kills()
         self.leave = False
         self.pending = bytearray()  # frames that the launcher has not taken yet
         self.streams: dict[int, bytes] = {}  # open pipes of the command: file descriptor → kind of frame
@@ -235,7 +237,8 @@ class Rank:
         self.told = True
         assert self.status is not None  # the caller saw it
         ended_by = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else 0
-        self._send(channel.encode_json(channel.EXIT, code=_exit_code(self.status), signal=ended_by))
+        memory = limit_in_words() if ended_by == signal.SIGKILL and oom_kills() > self.kills_before else ""
+        self._send(channel.encode_json(channel.EXIT, code=_exit_code(self.status), signal=ended_by, memory=memory))
         end_descendants(SECONDS_BEFORE_KILL)
         self.leave = self.connection is None
 

@@ -80,10 +80,9 @@ def steps_of(worlds: list[tuple[int, int | None]]) -> int:
     step = position = epoch = 0
     for ranks, last in worlds:
         while epoch < 6 and step != last:
-            for _, position in step_bounds(3000, position, 10 * ranks, ranks):
-                step += 1
-                if step == last:
-                    break
+            ends = [end for _, end in step_bounds(3000, position, 10 * ranks, ranks)]
+            taken = ends if last is None else ends[: last - step]
+            step, position = step + len(taken), taken[-1]
             if position == 3000:
                 epoch, position = epoch + 1, 0
     return step
