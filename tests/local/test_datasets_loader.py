@@ -235,6 +235,7 @@ def test_workers_ignore_stop_signals_and_die_with_a_killed_rank(folder, tmp_path
         [sys.executable, "-W", "ignore", str(script), str(folder), start],
         env=environment(),
         stdout=subprocess.PIPE,
+        stderr=(tmp_path / "stderr").open("w"),
         text=True,
         start_new_session=True,
     )
@@ -253,6 +254,7 @@ def test_workers_ignore_stop_signals_and_die_with_a_killed_rank(folder, tmp_path
         while any(map(lives, below)):
             assert time.monotonic() < deadline, [child for child in below if lives(child)]
             time.sleep(0.05)
+        assert (tmp_path / "stderr").read_text() == ""
     finally:
         rank.kill()
         rank.wait()

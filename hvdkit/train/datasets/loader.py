@@ -109,7 +109,6 @@ class Loader:
             return multiprocessing.get_context("fork")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])  # imports torch once rather than in each worker
-        resource_tracker.ensure_running()  # now: when the server starts it, it lets stop signals through again
         return context
 
 
@@ -174,6 +173,9 @@ def _start(loader: DataLoader) -> Iterator[Any]:
     """Start the workers, deaf to stop signals: these reach the whole process group, but only the rank decides."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # children inherit it; the rank hears them after
     try:
+        if loader.num_workers and loader.pin_memory:
+            resource_tracker.ensure_running()  # the server's helper, whose start lets some of the signals through again
+            signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         return iter(loader)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(

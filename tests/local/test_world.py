@@ -1,0 +1,52 @@
+"""The public API: the script of the README, with real ranks, killed and resumed."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from running import LAUNCHERS, run, started
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture
+def script(tmp_path) -> str:
+    """The script as the README has it, on data that are there."""
+    whole = r"^    (import torch\n    import hvdkit\n.*?)\n\n[^ ]"
+    (block,) = re.findall(whole, README.read_text(), re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^    ", "", block, flags=re.MULTILINE)
+    assert len(text.splitlines()) <= 32
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("launcher", ["hvdkit-mpi", "torchrun"])
+def test_the_readmes_script_trains_and_goes_on(launcher, script, tmp_path):
+    python = () if launcher == "torchrun" else ("python",)
+    first = run(*LAUNCHERS[launcher], *python, script, "2", cwd=tmp_path)
+    assert first.returncode == 0, first.stdout + first.stderr
+    losses = [float(loss) for loss in re.findall(r"epoch \d: loss ([\d.]+)", first.stdout)]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+    again = run(*LAUNCHERS[launcher], *python, script, "3", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert re.findall(r"epoch (\d): loss", again.stdout) == ["3"], "it goes on after epoch 2"
+
+
+def test_asked_to_stop_it_leaves_with_75(script, tmp_path):
+    with started(*LAUNCHERS["hvdkit-mpi"], "python", script, "1000", cwd=tmp_path) as job:
+        for line in job.stdout:
+            if "epoch 1" in line:
+                break
+        job.send_signal(signal.SIGTERM)
+        _, stderr = job.communicate(timeout=60)
+    assert job.returncode == 75
+    assert stderr.count("stopped in good order") >= 1
+
+
+def test_alone_it_is_a_world_of_one(script, tmp_path):
+    done = run("python", script, "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1: loss" in done.stdout
