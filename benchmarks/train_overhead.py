@@ -3,9 +3,10 @@
     python benchmarks/train_overhead.py --rounds 30 --output benchmarks/results/train-overhead.json
 
 ResNet-18, batch 16 a rank, 2 ranks with one thread each. Both sides of a comparison train in the same processes and
-take turns of a few steps (train_overhead_ranks.py says why); ratios are taken within a round. Memory is measured in
-processes of their own. Rounds are added to those that the output file already has, so that a long measurement can be
-made in several sittings; --parts chooses what to measure.
+take turns of a few steps (train_overhead_ranks.py says why); ratios are taken within a round, and rounds in which
+somebody else kept the cores busy are recorded, but not counted. Memory is measured in processes of their own. Rounds
+are added to those that the output file already has, so that a long measurement can be made in several sittings;
+--parts chooses what to measure.
 """
 
 import argparse
@@ -34,6 +35,7 @@ LAUNCH = [PYTHON, "-m", "hvdkit", "launch", "--backend", "local", "--workers", s
 MEMORY_STEPS, MEMORY_IMAGES = 45, 2000
 EVERY = f"every {CHECKPOINT_EVERY} steps"
 TEST_IMAGES = 200  # of the image folder
+MOST_DISTURBED = 0.05  # share of the cores' time that others may take in a round that counts
 
 Sample = dict[str, list[dict[str, float]]]
 """A round: side → what each rank measured."""
@@ -116,6 +118,17 @@ def peak_mebibytes(part: str, ranks: list[dict[str, float]]) -> float:
     return ranks[0]["peak_bytes"] / 2**20
 
 
+def disturbance(sample: Sample) -> float:
+    """The share of the cores' time that went to others in a round, in the turns of the side that had it worse."""
+    cores = len(os.sched_getaffinity(0))
+    shares = [0.0]
+    for ranks in sample.values():
+        if "busy_seconds" in ranks[0]:
+            others = ranks[0]["busy_seconds"] - sum(rank["cpu_seconds"] for rank in ranks)
+            shares.append(others / (cores * ranks[0]["seconds"]))
+    return max(shares)
+
+
 CPU, SPEED, PEAK = "CPU-seconds an image", "images/s", "peak MiB of rank 0"
 FIGURES = {CPU: cpu_per_image, SPEED: images_per_second, PEAK: peak_mebibytes}
 # Part → figure → [(numerator, denominator, goal)]
@@ -140,14 +153,20 @@ RATIOS: dict[str, dict[str, list[tuple[str, str, str | None]]]] = {
 
 def summarise(part: str, samples: list[Sample]) -> dict[str, Any]:
     """Medians of each side, and of the ratios within a round with an interval."""
-    summary: dict[str, Any] = {}
+    samples = [sample for sample in samples if disturbance(sample) <= MOST_DISTURBED]
+    summary: dict[str, Any] = {"rounds": len(samples), "figures": {}}
+    if not samples:
+        return summary
     for figure, wanted in RATIOS[part].items():
         values = {side: [FIGURES[figure](part, sample[side]) for sample in samples] for side in sorted(samples[0])}
         ratios = {}
         for above, below, goal in wanted:
             pairs = [a / b for a, b in zip(values[above], values[below], strict=True)]
             ratios[f"{above} / {below}"] = spread(pairs) | {"interval": interval(pairs), "goal": goal}
-        summary[figure] = {"sides": {side: spread(taken) for side, taken in values.items()}, "ratios": ratios}
+        summary["figures"][figure] = {
+            "sides": {side: spread(taken) for side, taken in values.items()},
+            "ratios": ratios,
+        }
     return summary
 
 
@@ -162,9 +181,9 @@ def interval(values: list[float]) -> list[float]:
     return [medians[250], medians[9749]]
 
 
-def show(part: str, rounds: int, summary: dict[str, Any]) -> None:
-    print(f"\n{part}: {rounds} rounds; median (smallest … largest)")
-    for figure, found in summary.items():
+def show(part: str, taken: int, summary: dict[str, Any]) -> None:
+    print(f"\n{part}: {summary['rounds']} undisturbed rounds of {taken}; median (smallest … largest)")
+    for figure, found in summary["figures"].items():
         for side, value in found["sides"].items():
             print(f"  {figure + ', ' + side:<48} {text(value)}")
         for label, value in found["ratios"].items():

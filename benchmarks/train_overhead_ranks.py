@@ -2,9 +2,10 @@
 
 A shared machine is up to a fifth faster in one half minute than in the next, so two runs one after the other cannot
 show a difference of 1 %. Here both trainings are alive at once, each in a thread of its own, and only one of them
-moves: for a few steps, then the other for as many, in random order. Each side is whole: `hvdkit.train.loop.run` with
-its reports, agreements and saves, or the hand-written loop. The clocks run from the moment that a side may go on until
-it has done the steps of its turn; set-up, warm-up, evaluation and the last save are outside.
+moves: for a few steps, then the other for as many, and each goes first equally often. Each side is whole:
+`hvdkit.train.loop.run` with its reports, agreements and saves, or the hand-written loop. The clocks run from the moment
+that a side may go on until it has done the steps of its turn; set-up, warm-up, evaluation and the last save are
+outside.
 """
 
 import argparse
@@ -34,7 +35,7 @@ class Plan:
     """Steps that a side takes before the other one does."""
 
     turns: int
-    """Turns of each side in a round, over which it is measured."""
+    """Turns of each side in a round, over which it is measured; even, so that each side begins half of them."""
 
     warm_up: int
 
@@ -48,7 +49,7 @@ PLANS = {
     "loop": Plan(turn=2, turns=10, warm_up=6),
     # A turn begins two steps before a save, or between two of them; the first save, which allocates, is warm-up.
     "checkpoints": Plan(turn=10, turns=2, warm_up=38),
-    "folder": Plan(turn=20, turns=3, warm_up=10),
+    "folder": Plan(turn=15, turns=4, warm_up=10),
 }
 
 
@@ -179,28 +180,36 @@ def create_sides(part: str, engine: Engine, rounds: int, folder: Path, data: Pat
 
 
 def compare(part: str, engine: Engine, rounds: int, order: random.Random, sides: dict[str, Side]) -> list[dict]:
-    """Rounds of turns: side → seconds and processor's seconds of this rank."""
-    plan, names = PLANS[part], list(sides)
-    for name in names:
-        sides[name].start(plan.warm_up)
+    """Rounds of turns: side → what this rank measured."""
+    plan = PLANS[part]
+    for side in sides.values():
+        side.start(plan.warm_up)
     taken = []
     for _ in range(rounds):
-        sums = {name: {"seconds": 0.0, "cpu_seconds": 0.0, "late_writes": 0} for name in names}
+        sums = {name: {"seconds": 0.0, "cpu_seconds": 0.0, "busy_seconds": 0.0, "late_writes": 0} for name in sides}
         workers_before = worker_seconds()
-        for _ in range(plan.turns):
-            order.shuffle(names)
-            for name in names:
-                engine.barrier()  # so that no rank pays for the others' last turn
-                seconds, cpu = sides[name].advance(plan.turn)
-                sums[name]["seconds"] += seconds
-                sums[name]["cpu_seconds"] += cpu
-                sums[name]["late_writes"] += wait_for_writer()
+        pairs = [list(sides), list(reversed(sides))] * (plan.turns // 2)
+        order.shuffle(pairs)
+        for name in (name for pair in pairs for name in pair):
+            engine.barrier()  # so that no rank pays for the others' last turn
+            busy = busy_seconds()
+            seconds, cpu = sides[name].advance(plan.turn)
+            sums[name]["seconds"] += seconds
+            sums[name]["cpu_seconds"] += cpu
+            sums[name]["busy_seconds"] += busy_seconds() - busy
+            sums[name]["late_writes"] += wait_for_writer()
         if part == "folder":  # the only side with workers, which read ahead also while the other side has its turn
             sums["image folder"]["cpu_seconds"] += worker_seconds() - workers_before
         taken.append(sums)
     for side in sides.values():
         side.finish()
     return taken
+
+
+def busy_seconds() -> float:
+    """What all cores have worked, for whomever, and what the hypervisor took from them."""
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def worker_seconds() -> float:
