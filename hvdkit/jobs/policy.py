@@ -117,8 +117,8 @@ class Network:
     """Port at which the ranks first meet (indexed-job, job, pytorchjob)."""
 
     policy: bool = True
-    """Bring a NetworkPolicy that lets in the job's own pods only: where ranks meet there is no password
-    (indexed-job, job, monarch)."""
+    """Bring a NetworkPolicy that lets in the job's own pods only: where ranks meet there is no password (all
+    backends but mpijob, which has SSH keys unless it is elastic)."""
 
     service_mesh: bool = False
     """Let Istio and Linkerd put their proxies into the pods; they break the connections of MPI and Gloo."""

@@ -7,7 +7,6 @@ all its parts and calls every rule with the field's full name, so that an error 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields, is_dataclass
-from fractions import Fraction
 from typing import Any
 
 from hvdkit.errors import InputError
@@ -23,9 +22,9 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _DATA_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
 _SERVER = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i|[mkMGTPE])|[eE]([+-]?\d{1,2}))?")
-_SUFFIXES = {"m": Fraction(1, 1000)}
-_SUFFIXES |= {letter: Fraction(1000**power) for power, letter in enumerate(["k", "M", "G", "T", "P", "E"], start=1)}
-_SUFFIXES |= {f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", start=1)}
+_SUFFIXES = {"m": 0.001}
+_SUFFIXES |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", start=1)}
+_SUFFIXES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
 
 _REQUIRED = object()
 
@@ -178,14 +177,14 @@ def quantity(name: str, value: str) -> None:
         raise InputError(f"{name}: it must be more than 0; leave it out to ask for none.")
 
 
-def parse_quantity(value: str) -> Fraction | None:
+def parse_quantity(value: str) -> float | None:
     """The amount as a number; None when it is none."""
     match = _QUANTITY.fullmatch(value)
-    if match is None or not value.isascii():
+    if match is None or not value.isascii() or len(value) > 30:
         return None
     digits, suffix, exponent = match.groups()
-    factor = Fraction(10) ** int(exponent) if exponent else _SUFFIXES.get(suffix, Fraction(1))
-    return Fraction(digits.removesuffix(".")) * factor
+    factor = 10.0 ** int(exponent) if exponent else _SUFFIXES.get(suffix, 1.0)
+    return float(digits) * factor
 
 
 def variables(name: str, value: Mapping[str, Any]) -> None:
@@ -237,5 +236,5 @@ def quantities(name: str, value: Mapping[str, str]) -> None:
             raise InputError(f"{name}: '{key}' is not an extended resource; write it with its domain, example.com/nic.")
         quantity(f"{name}.{key}", member)
         amount = parse_quantity(member)
-        if amount is not None and amount.denominator != 1:
+        if amount is not None and not amount.is_integer():
             raise InputError(f"{name}.{key}: '{member}' is not whole; extended resources come in whole pieces.")

@@ -41,7 +41,8 @@ MAX_RANKS = 100_000  # Horovod's largest published run had 27,360 ranks; beyond 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 # hvdkit and the controllers mount these themselves; another volume there would hide what ranks need.
-_TAKEN_MOUNTS = ("/dev", "/dev/shm", "/etc/hvdkit", "/etc/mpi", "/proc", "/sys", "/tmp")
+_TAKEN_MOUNTS = ("/dev", "/dev/shm", "/etc", "/tmp")
+_TAKEN_FOLDERS = ("/etc/hvdkit/", "/etc/mpi/", "/proc/", "/sys/")
 _OWN_LABELS = ("app.kubernetes.io/", "hvdkit.io/", "kueue.x-k8s.io/queue-name")
 
 
@@ -249,7 +250,7 @@ class JobSpec:
         for index, volume in enumerate(self.volumes):
             place = "/" + "/".join(part for part in volume.mount.split("/") if part not in ("", "."))
             where = f"volumes[{index}].mount"
-            if place in _TAKEN_MOUNTS:
+            if place in _TAKEN_MOUNTS or f"{place}/".startswith(_TAKEN_FOLDERS):
                 raise InputError(f"{where}: '{volume.mount}' is needed by the system; use another folder.")
             if place in seen:
                 raise InputError(f"{where}: '{volume.mount}' is taken by volumes[{seen[place]}] already.")
