@@ -27,7 +27,8 @@ from hvdkit.runtime.pod_names import wait_until_none_is_missing
 from hvdkit.runtime.pod_ranks import grace_seconds
 from hvdkit.runtime.processes import adopt_orphans, die_with_parent, end_descendants
 
-_RANKS_CODE = re.compile(r"Exit code: (\d+)")
+_OF_A_RANK = re.compile(rb"\[(\d+)\]<(?:stdout|stderr)>:(.*)", re.DOTALL)
+_FAILED = re.compile(rb"Process (\d+) exit with status code (\d+)")
 
 
 def run_elastic(options: argparse.Namespace, command: list[str]) -> int:
@@ -103,7 +104,8 @@ class Elastic:
 
     def __init__(self, argv: list[str], env: dict[str, str], folder: Path) -> None:
         self.argv, self.env, self.folder = argv, env, folder
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.tails: dict[int | None, deque[str]] = {}  # last lines of each rank, under None of horovodrun itself
+        self.failed: tuple[int, int] | None = None  # the last rank that failed, and its exit code
         self.asked_to_stop = False
         self.too_late = False
 
@@ -121,27 +123,36 @@ class Elastic:
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=self._ask_to_stop, daemon=True).start())
         assert self.child.stdout is not None  # it is a pipe
         try:
-            rank_code = None
             for line in self.child.stdout:
-                sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
-                self.tail.append(line.decode(errors="replace").rstrip("\n"))
-                if found := _RANKS_CODE.search(self.tail[-1]):
-                    rank_code = int(found[1])
-            return self._outcome(self.child.wait(), rank_code)
+                self._show(line.rstrip(b"\n"))
+            return self._outcome(self.child.wait())
         finally:
             end_descendants(grace=0)
 
-    def _outcome(self, code: int, rank_code: int | None) -> Outcome:
-        if self.asked_to_stop and self.too_late:
+    def _show(self, line: bytes) -> None:
+        """Print a line as every launch does, with the rank it came from."""
+        rank, prefix = None, b"[horovodrun]"
+        if of_rank := _OF_A_RANK.fullmatch(line):
+            rank, prefix, line = int(of_rank[1]), b"[%b]" % of_rank[1], of_rank[2]
+        elif (found := _FAILED.search(line)) and found[2] != b"0":
+            self.failed = int(found[1]), int(found[2])
+        sys.stdout.buffer.write(b"%b %b\n" % (prefix, line))
+        sys.stdout.buffer.flush()
+        self.tails.setdefault(rank, deque(maxlen=TAIL_LINES)).append(line.decode(errors="replace"))
+
+    def _outcome(self, code: int) -> Outcome:
+        if self.too_late:
             reason = f"the ranks did not stop within {grace_seconds():g} s and were killed"
-            return Outcome(exit_code=KILLED, reason=reason, tail=list(self.tail))
+            return Outcome(exit_code=KILLED, reason=reason)
         if code == 0:
             return Outcome()
-        if EXIT_RESTART_ME in (code, rank_code):
+        rank, rank_code = self.failed or (None, None)
+        if rank_code == EXIT_RESTART_ME:
             return Outcome(exit_code=EXIT_RESTART_ME, reason="stopped in good order")
+        blamed = f"rank {rank}" if rank is not None else "horovodrun"
         exit_code = rank_code or (code if code > 0 else 128 - code)
-        return Outcome(exit_code=exit_code, reason="the elastic job failed", tail=list(self.tail))
+        reason = f"the elastic job failed: {blamed} exited with code {exit_code}"
+        return Outcome(exit_code=exit_code, reason=reason, rank=rank, tail=list(self.tails.get(rank, ())))
 
     def _ask_to_stop(self) -> None:
         """Tell every worker pod; horovodrun itself could only kill the ranks."""

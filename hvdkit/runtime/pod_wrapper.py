@@ -6,13 +6,16 @@ Sets what only this pod can know, then is the usual wrapper. With `--size-in VAR
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
 from hvdkit.jobs.tuning import horovod_settings, threads_per_rank
 from hvdkit.local.machine import usable_cores
+from hvdkit.local.ssh import reachable_addresses
 from hvdkit.runtime import rank
+from hvdkit.runtime.interfaces import interface_of
 from hvdkit.runtime.pod_memory import limit_in_words, oom_kills
 
 KILLED = 128 + signal.SIGKILL
@@ -34,7 +37,10 @@ def main(arguments: list[str]) -> int:
 
 
 def add_what_the_pod_knows(environ: MutableMapping[str, str]) -> None:
-    """Threads, and on CPUs Horovod's settings: the launcher has other cores and sees no GPU. Nothing is overruled."""
+    """Threads, on CPUs Horovod's settings, Gloo's interface: the launcher has other cores, no GPU, another network.
+
+    What works here and was set is not overruled.
+    """
     site = str(Path(__file__).parent / "site")  # by which Python processes print their stacks when asked to
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if site not in paths:
@@ -48,6 +54,12 @@ def add_what_the_pod_knows(environ: MutableMapping[str, str]) -> None:
     gpus = any(path.name.removeprefix("nvidia").isdecimal() for path in Path("/dev").glob("nvidia*"))
     for setting in horovod_settings(controller=controller, gpus=gpus):
         environ.setdefault(setting.name, setting.value)
+    meeting = environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
+    if meeting and environ.get("HOROVOD_GLOO_IFACE") not in {name for _, name in socket.if_nameindex()}:
+        # horovodrun gives every rank the name that its own interface has.
+        interface = interface_of(reachable_addresses((meeting,))[0])
+        for name in ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME") if interface else ():
+            environ[name] = interface
 
 
 def with_torch_variables(command: list[str], size_in: str, environ: MutableMapping[str, str]) -> list[str]:

@@ -32,6 +32,17 @@ class Pod(Launch):
                 cwd=folder,
             )
 
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """As for a launch, but a pod that has ended says no more."""
+
+        def seen() -> bool:
+            ended = self.process.poll() is not None
+            found = self.output().count(text) >= times
+            assert found or not ended, f"it ended without {times} x {text!r} in its output:\n{self.output()}"
+            return found
+
+        wait_until(seen, lambda: f"{times} x {text!r} in the output:\n{self.output()}")
+
     def termination(self) -> dict:
         """The termination message that the pod left."""
         text = self.termination_log.read_bytes()
