@@ -24,6 +24,8 @@ CUSTOM_KINDS = {
     ("kubeflow.org", "PyTorchJob"): "kubeflow.org_pytorchjobs.yaml",
     ("monarch.pytorch.org", "MonarchMesh"): "monarch.pytorch.org_monarchmeshes.yaml",
     ("monitoring.coreos.com", "PodMonitor"): "monitoring.coreos.com_podmonitors.yaml",
+    ("scheduling.x-k8s.io", "PodGroup"): "scheduling.x-k8s.io_podgroups.yaml",
+    ("scheduling.volcano.sh", "PodGroup"): "scheduling.volcano.sh_podgroups.yaml",
     ("kueue.x-k8s.io", "ClusterQueue"): "kueue.x-k8s.io_clusterqueues.yaml",
     ("kueue.x-k8s.io", "LocalQueue"): "kueue.x-k8s.io_localqueues.yaml",
     ("kueue.x-k8s.io", "ResourceFlavor"): "kueue.x-k8s.io_resourceflavors.yaml",

@@ -1,6 +1,6 @@
 """Which traps are looked for in which objects, and those that concern any object or several together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from hvdkit.checks.validate_catalog import schema_of
@@ -81,6 +81,22 @@ def labels(field: Field) -> Iterator[Problem]:
             yield value.error(f"{shown(value.text, 90)} {reason}", "use an annotation for it")
 
 
+class Known:
+    """Objects of the input by name. A folder may hold variants: then the one in the same file is meant."""
+
+    def __init__(self, manifests: Iterable[Manifest]):
+        self.found: dict[tuple[str, ...], Manifest] = {}
+        for manifest in manifests:
+            if manifest.name:
+                self.found[manifest.namespace, manifest.name] = manifest
+                self.found[manifest.file, manifest.namespace, manifest.name] = manifest
+
+    def find(self, beside: Manifest, namespace: str, name: str | None) -> Manifest | None:
+        if not name:
+            return None
+        return self.found.get((beside.file, namespace, name)) or self.found.get((namespace, name))
+
+
 def input_problems(manifests: list[Manifest]) -> Iterator[tuple[Manifest, Problem]]:
     """Traps between objects."""
     yield from same_object_twice(manifests)
@@ -114,13 +130,13 @@ def headless_services(manifests: list[Manifest]) -> Iterator[tuple[Manifest, Pro
 
     It also has to publish pods that are not ready: pods of one world look each other up before they are.
     """
-    services = {(each.namespace, each.name): each for each in manifests if each.kind == "Service"}
+    services = Known(each for each in manifests if each.kind == "Service")
     for manifest in manifests:
         for pod in pods(manifest):
             subdomain_field = pod.spec["subdomain"]
             if not subdomain_field.text:
                 continue
-            service = services.get((manifest.namespace, subdomain_field.text))
+            service = services.find(manifest, manifest.namespace, subdomain_field.text)
             if service is None:
                 sentence = f"there is no Service '{subdomain_field.text}' in this input, so the pods may have no names"
                 way_out = "add it with 'clusterIP: None', or make sure that it exists"
@@ -150,11 +166,11 @@ def headless(service: Manifest) -> Iterator[Problem]:
 
 def claims_of_volumes(manifests: list[Manifest]) -> Iterator[tuple[Manifest, Problem]]:
     """A claim binds to the volume that it names only if class, access and size agree; else it waits for ever."""
-    volumes = {each.name: each for each in manifests if each.kind == "PersistentVolume"}
+    volumes = Known(each for each in manifests if each.kind == "PersistentVolume")
     for manifest in manifests:
         spec = manifest.root["spec"]
-        volume = volumes.get(spec["volumeName"].text)
-        if manifest.kind != "PersistentVolumeClaim" or not spec["volumeName"].text or volume is None:
+        volume = volumes.find(manifest, "", spec["volumeName"].text)
+        if manifest.kind != "PersistentVolumeClaim" or volume is None:
             continue
         offered = volume.root["spec"]
         wanted, given = spec["storageClassName"], offered["storageClassName"].text or ""

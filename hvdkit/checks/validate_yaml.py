@@ -5,6 +5,7 @@ differently from the reader in kubectl (there `y` is a boolean, 1e3 a number, 12
 parser's events are put together here, without recursion, so that no nesting and no alias can exhaust the machine.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -203,7 +204,7 @@ def scalar(event: yaml.ScalarEvent) -> object:
 def number(word: str) -> int | float | str:
     """A number if kubectl takes the word for one, else the word itself."""
     plain = word.replace("_", "")
-    if DECIMAL.fullmatch(plain) and len(plain) < 20:
+    if DECIMAL.fullmatch(plain) and len(plain) < 40:
         return int(plain)
     if OTHER_BASE.fullmatch(plain) and len(plain) < 60:
         # Python writes octal numbers 0o17, and YAML also 017.
@@ -211,7 +212,7 @@ def number(word: str) -> int | float | str:
     if FLOAT.fullmatch(plain):
         value = float(plain)
         # kubectl turns YAML into JSON first, and there 1.0 and 1e3 are written 1 and 1000.
-        return int(value) if value.is_integer() and abs(value) < 1e21 else value if abs(value) < 1e308 else word
+        return int(value) if value.is_integer() and abs(value) < 1e21 else value if math.isfinite(value) else word
     if NOT_FINITE.fullmatch(word):
         return float(word.replace(".", ""))
     return word

@@ -28,8 +28,8 @@ Examples:
 @click.option("--strict", is_flag=True, help="Warnings fail, too.")
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
 def command(paths: tuple[str, ...], pod_security: str | None, strict: bool, as_json: bool) -> int:
-    """Check manifests against the schemas of Kubernetes 1.35, MPIJob, PyTorchJob, MonarchMesh, PodMonitor and Kueue,
-    unknown fields included, and against the traps that no schema knows.
+    """Check manifests against the schemas of Kubernetes 1.35, MPIJob, PyTorchJob, MonarchMesh, PodGroup, PodMonitor
+    and Kueue's kinds, unknown fields included, and against the traps that no schema knows.
 
     Nothing is sent to a cluster. Exit code 0 when all is well, 1 when there are errors, 2 when a file cannot be read.
     """

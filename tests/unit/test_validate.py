@@ -18,6 +18,7 @@ from hvdkit.cli import cli
 HERE = Path(__file__).parent
 BROKEN = sorted((HERE / "broken_manifests").glob("*.yaml"))
 CORRECT = sorted((HERE / "correct_manifests").glob("*.yaml"))
+GOLDEN = sorted((HERE / "golden").glob("*.yaml"))
 UPSTREAM = sorted((HERE / "upstream_examples").glob("*.yaml"))
 EXPECTATION = re.compile(r"# expect: (error|warning) in line (\d+): (.*)")
 
@@ -31,7 +32,7 @@ def load(name: str) -> str:
 
 
 def test_there_is_something_to_test() -> None:
-    assert len(BROKEN) >= 30 and len(CORRECT) >= 8 and len(UPSTREAM) >= 9
+    assert len(BROKEN) >= 30 and len(GOLDEN) >= 20 and len(CORRECT) >= 8 and len(UPSTREAM) >= 9
 
 
 @pytest.mark.parametrize("file", BROKEN, ids=lambda file: file.stem)
@@ -46,6 +47,13 @@ def test_a_broken_manifest_fails_with_exactly_its_sentence(file: Path) -> None:
 @pytest.mark.parametrize("file", CORRECT, ids=lambda file: file.stem)
 def test_a_correct_manifest_passes_without_a_word(file: Path) -> None:
     assert validate_files([str(file)]).findings == []
+
+
+@pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
+def test_what_hvdkit_renders_passes(file: Path) -> None:
+    findings = validate_files([str(file)]).findings
+    # Only generateName is worth a note: it is asked for, and needs `kubectl create`.
+    assert [str(each) for each in findings if each.severity != NOTE] == []
 
 
 @pytest.mark.parametrize("file", UPSTREAM, ids=lambda file: file.stem)
@@ -232,6 +240,13 @@ class TestCommand:
         findings = validate_files([str(tmp_path)]).findings
         assert [(each.severity, Path(each.file).name) for each in findings] == [(WARNING, "b.yaml")]
         assert f"{tmp_path}/a.yaml:4" in findings[0].sentence
+
+    def test_of_variants_in_a_folder_the_one_in_the_same_file_counts(self, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text(load("indexed_job"))
+        other = load("indexed_job").replace("batch.kubernetes.io/job-name: train", "app: other")
+        (tmp_path / "b.yaml").write_text(other)
+        findings = validate_files([str(tmp_path)]).findings
+        assert [Path(each.file).name for each in findings if each.severity == ERROR] == ["b.yaml"]
 
     @pytest.mark.parametrize("content", [b"\x7fELF\x02\x01\x01\x00\x00", b"\xff\xfea\x00p\x00i\x00", b"kind: \x80"])
     def test_a_file_that_is_no_text(self, tmp_path: Path, content: bytes) -> None:
