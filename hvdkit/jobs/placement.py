@@ -8,7 +8,7 @@ GANG_SCHEDULER_NAMES = {"volcano": "volcano", "coscheduling": "scheduler-plugins
 _PACK_WEIGHT = 100  # the most that a wish can weigh
 
 
-def pod_fields(spec: JobSpec, component: str, *, gpus: bool) -> Object:
+def pod_fields(spec: JobSpec, component: str) -> Object:
     """The fields of a pod's spec that say where it may run."""
     scheduling = spec.scheduling
     found: Object = {}
@@ -19,8 +19,9 @@ def pod_fields(spec: JobSpec, component: str, *, gpus: bool) -> Object:
     if scheduling.node_selector:
         found["nodeSelector"] = dict(scheduling.node_selector)
     tolerations = [_toleration(one) for one in scheduling.tolerations]
-    if gpus:
-        # Clusters keep other pods off their GPU nodes with a taint of the resource's name.
+    if spec.resources.gpus:
+        # Clusters keep other pods off their GPU nodes with a taint of the resource's name. The launcher must get
+        # there too: a node selector may leave it no other node.
         tolerations.append({"key": spec.resources.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
     if tolerations:
         found["tolerations"] = tolerations

@@ -129,7 +129,7 @@ def pod_template(spec: JobSpec, main: Object, *, component: str, restart_policy:
         details |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if spec.pull_secrets:
         details["imagePullSecrets"] = [{"name": name} for name in spec.pull_secrets]
-    details |= pod_fields(spec, component, gpus=has_ranks and spec.resources.gpus > 0)
+    details |= pod_fields(spec, component)
     details["securityContext"] = _pod_security(spec)
     details["containers"] = [main]
     mounted, _ = volumes(spec, shm=has_ranks)

@@ -9,25 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hvdkit.errors import InputError
-from hvdkit.jobs import LOCAL, MODULES
+from hvdkit.jobs import LOCAL, MODULES, rules
 from hvdkit.jobs.policy import Elastic, EnvSource, Metrics, Network, RunPolicy
 from hvdkit.jobs.resources import Launcher, Resources
-from hvdkit.jobs.rules import (
-    absolute_path,
-    annotations,
-    check_part,
-    choice,
-    dns_label,
-    dns_name,
-    image,
-    label_key,
-    labels,
-    positive,
-    quantity,
-    ruled,
-    variables,
-    word,
-)
+from hvdkit.jobs.rules import check_part, choice, ruled
 from hvdkit.jobs.scheduling import Scheduling
 from hvdkit.jobs.security import Security
 from hvdkit.jobs.volumes import NFS_MODES, Volume
@@ -59,7 +44,7 @@ class Host:
     def __post_init__(self) -> None:
         if not _HOST.fullmatch(self.name):
             raise InputError(f"hosts: '{self.name}' is not a host name; write --hosts a:4,b:4.")
-        positive("hosts", self.slots)
+        rules.positive("hosts", self.slots)
 
 
 def _job_name(name: str, value: str) -> None:
@@ -71,8 +56,8 @@ def _provenance(name: str, value: Mapping[str, str]) -> None:
     for key in value:
         if "/" in key:
             raise InputError(f"{name}: '{key}' has a domain; write the name alone, hvdkit puts hvdkit.io/ before it.")
-        label_key(name, key)
-    annotations(name, value)
+        rules.label_key(name, key)
+    rules.annotations(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +67,19 @@ class JobSpec:
     name: str = ruled(_job_name)
     """Name of the job: a DNS label, unique among the jobs of a namespace or machine."""
 
-    command: tuple[str, ...] = ruled(word)
+    command: tuple[str, ...] = ruled(rules.word)
     """What every rank runs: program and arguments, no shell in between."""
 
     backend: str = choice(BACKENDS, LOCAL)
     """Where it runs."""
 
-    namespace: str | None = ruled(dns_label, None)
+    namespace: str | None = ruled(rules.dns_label, None)
     """Namespace of the cluster; None is that of the current context."""
 
-    workers: int = ruled(positive, 1)
+    workers: int = ruled(rules.positive, 1)
     """Pods, or shares of this machine."""
 
-    slots: int = ruled(positive, 1)
+    slots: int = ruled(rules.positive, 1)
     """Ranks in a worker."""
 
     engine: str | None = choice(ENGINES, None)
@@ -103,7 +88,7 @@ class JobSpec:
     controller: str = choice(CONTROLLERS, "mpi")
     """How Horovod's ranks find each other (local); mpijob uses mpi, or gloo when elastic, the others gloo."""
 
-    threads: int | None = ruled(positive, None)
+    threads: int | None = ruled(rules.positive, None)
     """CPU threads a rank computes with; None shares the cores evenly."""
 
     elastic: Elastic | None = None
@@ -115,31 +100,31 @@ class JobSpec:
     generate_name: bool = False
     """Let the cluster add five characters to the name, for `kubectl create` of one manifest again and again (job)."""
 
-    image: str | None = ruled(image, None)
+    image: str | None = ruled(rules.image, None)
     """Container image with the command and hvdkit in it."""
 
-    launcher_image: str | None = ruled(image, None)
+    launcher_image: str | None = ruled(rules.image, None)
     """Image of the launcher; None is the same."""
 
     pull_policy: str | None = choice(PULL_POLICIES, None)
     """When nodes fetch the image; None is Kubernetes' own rule: always for :latest, else when it is not there."""
 
-    pull_secrets: tuple[str, ...] = ruled(dns_name, ())
+    pull_secrets: tuple[str, ...] = ruled(rules.dns_name, ())
     """Secrets with the registry's password."""
 
-    working_dir: str | None = ruled(absolute_path, None)
+    working_dir: str | None = ruled(rules.absolute_path, None)
     """Folder in which the command runs, also on a mounted volume; None is the image's."""
 
-    env: Mapping[str, str] = ruled(variables, {})
+    env: Mapping[str, str] = ruled(rules.variables, {})
     """Environment variables for the ranks."""
 
-    env_from: Mapping[str, EnvSource] = ruled(variables, {})
+    env_from: Mapping[str, EnvSource] = ruled(rules.variables, {})
     """Environment variables whose values lie in a secret, a config map or a field of the pod."""
 
     resources: Resources = field(default_factory=Resources)
     """What each worker asks for."""
 
-    shm: str | None = ruled(quantity, None)
+    shm: str | None = ruled(rules.quantity, None)
     """Size of /dev/shm, which data loaders and NCCL share memory through; None is as large as the pod's memory."""
 
     launcher: Launcher = field(default_factory=Launcher)
@@ -164,28 +149,28 @@ class JobSpec:
     security: Security = field(default_factory=Security)
     """What the pods may do."""
 
-    service_account: str | None = ruled(dns_name, None)
+    service_account: str | None = ruled(rules.dns_name, None)
     """ServiceAccount of the pods; None is the namespace's default, without its token."""
 
     metrics: Metrics = field(default_factory=Metrics)
     """Live metrics of the ranks."""
 
-    labels: Mapping[str, str] = ruled(labels, {})
+    labels: Mapping[str, str] = ruled(rules.labels, {})
     """Further labels on every object of the job."""
 
-    annotations: Mapping[str, str] = ruled(annotations, {})
+    annotations: Mapping[str, str] = ruled(rules.annotations, {})
     """Further annotations on every object of the job."""
 
     provenance: Mapping[str, str] = ruled(_provenance, {})
     """What the job was made from, such as git-commit and version; written as annotations hvdkit.io/…"""
 
-    mpi_args: tuple[str, ...] = ruled(word, ())
+    mpi_args: tuple[str, ...] = ruled(rules.word, ())
     """Further arguments for mpirun, after ours, so that they win."""
 
     hosts: tuple[Host, ...] = ()
     """Machines to run on over SSH; empty means this machine (local)."""
 
-    timeline: str | None = ruled(word, None)
+    timeline: str | None = ruled(rules.word, None)
     """File for Horovod's timeline (chrome://tracing); None records none."""
 
     autotune: bool = False
@@ -205,6 +190,9 @@ class JobSpec:
         for variable in self.env_from:
             if variable in self.env:
                 raise InputError(f"env_from.{variable}: {variable} is in env too; give it in one place.")
+        for index, name in enumerate(self.pull_secrets):
+            if name in self.pull_secrets[:index]:
+                raise InputError(f"pull_secrets[{index}]: '{name}' is listed twice; once is enough.")
         for key in self.labels:
             if key.startswith(_OWN_LABELS):
                 raise InputError(f"labels: '{key}' is set by hvdkit; use another key.")

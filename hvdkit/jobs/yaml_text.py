@@ -21,7 +21,8 @@ class _Writer(yaml.SafeDumper):
 
 def _write_string(writer: _Writer, value: str) -> yaml.Node:
     plain = _PLAIN.fullmatch(value) and value.lower().lstrip("-") not in _WORDS
-    style = None if plain else '"' if "\n" in value else "'"
+    # Between single quotes a line break of any kind is folded; between double quotes it is written as \n.
+    style = None if plain else "'" if value.isprintable() else '"'
     return writer.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
