@@ -92,7 +92,7 @@ def trains_with_others(pod: Pod) -> bool:
 
 
 def mesh(manifest: Manifest) -> Iterator[Problem]:
-    """Monarch makes Python names of mesh names; and its operator 0.2 moved the pod one level down."""
+    """Unlike other names those of meshes may hold no '-'; and Monarch's operator 0.2 moved the pod one level down."""
     name = manifest.root["metadata"]["name"]
     if name.text and (not MESH_NAME.fullmatch(name.text) or len(name.text) > 63):
         sentence = f"{shown(name.text)} is no name of a mesh"

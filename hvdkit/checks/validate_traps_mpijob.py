@@ -77,7 +77,7 @@ def replica_specs(manifest: Manifest) -> Iterator[Problem]:
 
 
 def policies(manifest: Manifest) -> Iterator[Problem]:
-    """Plain strings in the schema; a misspelt launcherCreationPolicy even passes as the default."""
+    """Plain strings in the schema. The operator refuses an unknown cleanPodPolicy, but not a creation policy."""
     spec = manifest.root["spec"]
     allowed = {"None", "Running", "All"}
     policy = spec["runPolicy"]["cleanPodPolicy"]
@@ -91,8 +91,8 @@ def policies(manifest: Manifest) -> Iterator[Problem]:
         )
     policy = spec["launcherCreationPolicy"]
     if policy.text not in (None, "AtStartup", "WaitForWorkersReady"):
-        sentence = f"{shown(policy.text)} is taken for AtStartup without a word"
-        yield policy.error(sentence, "write AtStartup or WaitForWorkersReady")
+        sentence = f"{shown(policy.text)} is no such policy; the operator takes it for WaitForWorkersReady"
+        yield policy.warning(sentence, "write AtStartup or WaitForWorkersReady")
 
 
 def pod_names(manifest: Manifest) -> Iterator[Problem]:
@@ -158,14 +158,14 @@ def dns_race(manifest: Manifest) -> Iterator[Problem]:
     policy = spec["launcherCreationPolicy"].text
     if launcher is None or spec["mpiImplementation"].text in ("Intel", "MPICH"):
         return
-    if policy == "WaitForWorkersReady":
+    if policy not in (None, "AtStartup"):
         worker = pod_of(manifest, "Worker")
         if worker and worker.containers and not worker.containers[0]["readinessProbe"].given:
             probe = worker.containers[0]["readinessProbe"]
             sentence = "WaitForWorkersReady without a readiness probe: 'ready' then says nothing of the SSH server"
             yield probe.warning(sentence, "probe the SSH port: 'tcpSocket: {port: 2222}'")
         return
-    if policy in (None, "AtStartup") and not any(waits(container) for container in launcher.all_containers):
+    if not any(waits(container) for container in launcher.all_containers):
         yield launcher.spec.warning(
             "the launcher does not wait for the workers: its first attempt mostly fails, before their names are in DNS",
             "set 'launcherCreationPolicy: WaitForWorkersReady' and a readiness probe on the workers' SSH port",

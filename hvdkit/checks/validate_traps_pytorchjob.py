@@ -41,7 +41,7 @@ def replica_specs(manifest: Manifest) -> Iterator[Problem]:
             yield policy.error(sentence, "write one of them")
         containers = replica["template"]["spec"]["containers"]
         if containers.value and all(container["name"].text != CONTAINER for container in containers):
-            sentence = f"no container is called '{CONTAINER}', and only that one gets MASTER_ADDR, RANK and WORLD_SIZE"
+            sentence = f"no container is called '{CONTAINER}', so the operator's webhook refuses the job"
             yield containers.error(sentence, f"call the container that trains '{CONTAINER}'")
     master, worker = replicas["Master"], replicas["Worker"]
     if master["replicas"].integer not in (None, 1):

@@ -28,6 +28,7 @@ from hvdkit.jobs.pods import container, environment, pod_template, settings
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import RUNNING, STARTING, JobState
 from hvdkit.jobs.storage import nfs_objects
+from hvdkit.jobs.tuning import Setting
 
 PORT = 26600
 GROUP = "monarch.pytorch.org"
@@ -88,8 +89,8 @@ def state(objects: list[Object]) -> JobState:
 
 
 def _mesh(spec: JobSpec) -> Object:
-    env = environment(spec, settings(spec, controller=None))
-    env.append({"name": "MONARCH_PORT", "value": str(PORT)})
+    port = Setting(name="MONARCH_PORT", value=str(PORT), reason="where Monarch's KubernetesJob looks for workers")
+    env = environment(spec, settings(spec, port, controller=None), POD_IP="status.podIP")
     main = container(
         spec,
         name="worker",
@@ -114,8 +115,8 @@ def _mesh(spec: JobSpec) -> Object:
 def _controller(spec: JobSpec) -> Object:
     command = ["python", "-m", "hvdkit.runtime.monarch_controller", "--mesh", mesh_name(spec)]
     command += ["--hosts", str(spec.workers), "--procs", str(spec.slots), "--", *spec.command]
-    env = environment(spec, settings(spec, controller=None))
-    env.append({"name": "HVDKIT_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}})
+    made = settings(spec, controller=None)
+    env = environment(spec, made, POD_IP="status.podIP", HVDKIT_NAMESPACE="metadata.namespace")
     main = container(spec, name="controller", component=LAUNCHER, command=command, env=env)
     template = pod_template(spec, main, component=LAUNCHER, restart_policy="Never")
     template["spec"].pop("automountServiceAccountToken", None)  # it does talk to the API

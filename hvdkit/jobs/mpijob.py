@@ -52,11 +52,8 @@ def render(spec: JobSpec) -> list[Object]:
     """The MPIJob, after what it mounts."""
     check(spec)
     controller = "gloo" if spec.elastic else "mpi"
-    made = [
-        *settings(spec, controller=controller),
-        Setting(name="HVDKIT_SSH_FOLDER", value=SSH_FOLDER, reason="where the operator mounts the job's SSH key"),
-    ]
-    env = environment(spec, made)
+    key = Setting(name="HVDKIT_SSH_FOLDER", value=SSH_FOLDER, reason="where the operator mounts the job's SSH key")
+    env = environment(spec, settings(spec, key, controller=controller))
     meta = metadata(spec, "job")
     add_queue(spec, meta)
     replicas: Object = {"Launcher": _launcher(spec, env)}

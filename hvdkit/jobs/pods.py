@@ -24,10 +24,10 @@ def escape(text: str) -> str:
     return _EXPANDED.sub("$$", text)
 
 
-def settings(spec: JobSpec, *, controller: str | None) -> list[Setting]:
+def settings(spec: JobSpec, *further: Setting, controller: str | None) -> list[Setting]:
     """The environment of the ranks, each with its reason; what the user set comes last and wins.
 
-    `controller` is Horovod's, None where Horovod does not run.
+    `controller` is Horovod's, None where Horovod does not run; `further` is what only this backend has.
     """
     world, hosts = spec.world_size, spec.host_count
     if spec.elastic:
@@ -50,6 +50,7 @@ def settings(spec: JobSpec, *, controller: str | None) -> list[Setting]:
         *_threads(spec),
         *(horovod_settings(controller=controller, gpus=spec.resources.gpus > 0) if controller else []),
         *_interface(spec, controller),
+        *further,
     ]
     if spec.security.read_only_root:
         made.append(Setting(name="XDG_CACHE_HOME", value="/tmp/.cache", reason="the home folder is read-only"))
@@ -66,9 +67,13 @@ def settings(spec: JobSpec, *, controller: str | None) -> list[Setting]:
     return list(chosen.values())
 
 
-def environment(spec: JobSpec, given: list[Setting]) -> list[Object]:
-    """The `env` of a container."""
+def environment(spec: JobSpec, given: list[Setting], **pod_fields: str) -> list[Object]:
+    """The `env` of a container; `pod_fields` are variables that hold a field of the pod."""
     found: list[Object] = [{"name": setting.name, "value": escape(setting.value)} for setting in given]
+    taken = {setting.name for setting in given} | set(spec.env_from)
+    for name, path in pod_fields.items():
+        if name not in taken:
+            found.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
     for name, source in spec.env_from.items():
         if source.field is not None:
             origin: Object = {"fieldRef": {"fieldPath": source.field}}
@@ -148,7 +153,9 @@ def pod_template(spec: JobSpec, main: Object, *, component: str, restart_policy:
 
 def resources_of(spec: JobSpec, component: str) -> Resources:
     """What a pod asks for: a worker's share where ranks run."""
-    return spec.resources if _has_ranks(spec, component) else spec.launcher.resources
+    if _has_ranks(spec, component):
+        return spec.resources
+    return spec.launcher.share(spec.elastic.max_workers if spec.elastic else spec.workers)
 
 
 def metrics_ports(spec: JobSpec) -> list[Object]:

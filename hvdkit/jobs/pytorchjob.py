@@ -38,6 +38,7 @@ from hvdkit.jobs.rules import MAX_INT32
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import FAILED, RESTARTING, RUNNING, STARTING, SUCCEEDED, SUSPENDED, JobState
 from hvdkit.jobs.storage import nfs_objects
+from hvdkit.jobs.tuning import Setting
 
 CONTAINER = "pytorch"  # the operator looks for these two names
 PORT = "pytorchjob-port"
@@ -118,14 +119,17 @@ def _ever_ran(status: Object, role: str) -> bool:
 
 
 def _template(spec: JobSpec, *, static_rendezvous: bool) -> Object:
-    env = environment(spec, settings(spec, controller=None))
     if static_rendezvous:
-        # What the operator tells the pods beside a Master only.
-        env += [
-            {"name": "PET_MASTER_ADDR", "value": f"{spec.name}-worker-0"},
-            {"name": "PET_MASTER_PORT", "value": str(spec.network.port)},
-            {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
-        ]
+        reason = "the operator tells it to pods beside a Master only"
+        meeting = {"PET_MASTER_ADDR": f"{spec.name}-worker-0", "PET_MASTER_PORT": str(spec.network.port)}
+        made = settings(
+            spec,
+            *(Setting(name=name, value=value, reason=reason) for name, value in meeting.items()),
+            controller=None,
+        )
+        env = environment(spec, made, PET_NODE_RANK=_INDEX)
+    else:
+        env = environment(spec, settings(spec, controller=None))
     main = container(
         spec,
         name=CONTAINER,

@@ -1,7 +1,7 @@
 """What a pod of a job needs: processors, memory, GPUs, and the launcher's share. Pure data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hvdkit.jobs.rules import label_key, not_negative, parse_quantity, quantities, quantity, ruled
 
@@ -56,8 +56,13 @@ class Resources:
 class Launcher:
     """The pod that starts the ranks (mpijob) or steers them (monarch); other backends have none."""
 
-    resources: Resources = field(default_factory=lambda: Resources(cpus="500m", memory="1Gi"))
-    """What it asks for; as a worker it gets a worker's share instead."""
+    resources: Resources | None = None
+    """What it asks for; None is half a processor and memory that grows with the workers. As a worker it gets a
+    worker's share instead."""
 
     as_worker: bool = False
     """Run ranks in the launcher too: it is then the first of the workers (mpijob)."""
+
+    def share(self, workers: int) -> Resources:
+        """What it asks for when it runs no ranks: each worker costs it an SSH connection and a part of the output."""
+        return self.resources or Resources(cpus="500m", memory=f"{2048 + 16 * workers}Mi")

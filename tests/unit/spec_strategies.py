@@ -103,7 +103,9 @@ label_values = st.sampled_from(["", "a", "A1", "1", "yes", "1e3", "x" * 63])
 label_keys = st.sampled_from(["team", "example.com/team", "a.b.c/d_e.F"])
 paths = st.sampled_from(["/data", "/mnt/a b", "/öffentlich", "/a/b/c", "/$(x)", "/1e3"])
 amounts = st.sampled_from(["1", "500m", "2.5", "16Gi", "1e3", "100M", ".5"])
-variables = st.from_regex(r"[A-Z_][A-Z0-9_]{0,6}", fullmatch=True)
+variables = st.from_regex(r"[A-Z_][A-Z0-9_]{0,6}", fullmatch=True) | st.sampled_from(
+    ["HVDKIT_SSH_FOLDER", "HOROVOD_CYCLE_TIME", "PET_NODE_RANK", "PET_MASTER_PORT", "MONARCH_PORT", "POD_IP"]
+)
 ports = st.integers(1024, 65535)
 
 

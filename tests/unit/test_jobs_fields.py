@@ -41,7 +41,7 @@ OTHERWISE: dict[str, Any] = {
     "resources.gpu_resource": "nvidia.com/gpu",
     "resources.extended": {},
     "shm": "1Gi",
-    "launcher.resources": everything("mpijob").resources,
+    "launcher.resources": None,
     "launcher.as_worker": True,
     "volumes": (Volume(mount="/other", pvc="other"),),
     "nfs_mode": "inline",
