@@ -13,6 +13,7 @@ COMMANDS = {
     "launch": "Run a training command on N workers.",
     "train": "Train a model; this is what the ranks run.",
     "horovod": "Build, install and check Horovod for the installed torch.",
+    "validate": "Check manifests against the real schemas and the known traps.",
     "doctor": "Say what works on this machine and how to mend what does not.",
     "selftest": "Run real collectives here: correct, how fast, by which library.",
     "completion": "Print the shell completion for bash, zsh or fish.",
