@@ -16,7 +16,7 @@ from hvdkit.local.machine import usable_cores
 from hvdkit.local.ssh import reachable_addresses
 from hvdkit.runtime import rank
 from hvdkit.runtime.interfaces import interface_of
-from hvdkit.runtime.pod_memory import limit_in_words, oom_kills
+from hvdkit.runtime.memory import limit_in_words, oom_kills
 
 KILLED = 128 + signal.SIGKILL
 OUT_OF_MEMORY = "hvdkit: killed for lack of memory: rank "  # the launcher looks for this line

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdkit.local.machine import usable_cores
-from hvdkit.runtime import pod_memory
+from hvdkit.runtime import memory
 from hvdkit.runtime.pod_ranks import ask_ranks_to_stop, rank_wrappers
 from hvdkit.runtime.pod_wrapper import add_what_the_pod_knows, with_torch_variables
 from hvdkit.runtime.processes import descendants
@@ -62,9 +62,9 @@ def test_the_kernels_count_in_both_cgroup_versions(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(pod_memory, "_folders", lambda: [tmp_path / "memory", tmp_path])
-    assert pod_memory.oom_kills() == kills
-    assert pod_memory.memory_limit() == limit
+    monkeypatch.setattr(memory, "_folders", lambda: [tmp_path / "memory", tmp_path])
+    assert memory.oom_kills() == kills
+    assert memory.memory_limit() == limit
 
 
 def test_the_command_is_asked_to_stop_and_not_its_wrapper(tmp_path: Path) -> None:
