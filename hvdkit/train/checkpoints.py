@@ -284,7 +284,7 @@ class _HashingFile:
 
 @contextmanager
 def _without_crc32() -> Iterator[None]:
-    """torch's checksum of each record costs a fifth of a save, and torch.load does not look at it; ours covers all."""
+    """torch's own checksums would take a sixth of a save, and torch.load does not look at them; ours covers all."""
     options = torch.serialization
     if not hasattr(options, "set_crc32_options"):  # an older torch
         yield

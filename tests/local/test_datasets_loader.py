@@ -160,6 +160,28 @@ def test_workers_end_when_the_epoch_is_left_early(sources):
     assert workers_alive() == []
 
 
+class Hanging:
+    """Gives one batch, then nothing more, as a mount of a server that has gone."""
+
+    in_memory = False
+
+    def __len__(self):
+        return 64
+
+    def batch(self, indices, draws):
+        if torch.utils.data.get_worker_info().id == 1:
+            time.sleep(600)
+        return indices, indices
+
+
+def test_a_worker_that_hangs_ends_with_the_epoch_too():
+    epoch = loader(Hanging(), workers=2).epoch(0)
+    next(epoch)
+    assert len(workers_alive()) == 2
+    epoch.close()
+    assert workers_alive() == []
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_corrupt_file_reaches_the_rank_as_a_sentence(folder, tmp_path, workers, capfd):
     settings = TrainSettings(data="imagefolder", data_dir=folder, image_size=8, cache_dir=tmp_path)

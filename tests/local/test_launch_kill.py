@@ -28,7 +28,7 @@ VICTIMS = {
 }
 
 BLAMED = {
-    "rank": ["was killed by SIGKILL (by hand, or by the kernel"],
+    "rank": ["was killed by SIGKILL"],
     # Before its first word nothing but mpirun knows of a wrapper.
     "wrapper": ["vanished: its wrapper was killed", "mpirun ended with code 137", "was killed by SIGKILL"],
     "mpirun": ["mpirun was killed by SIGKILL"],

@@ -94,14 +94,19 @@ class Loader:
             # Of its own: it would draw from the rank's random state, which dropout draws from too.
             generator=torch.Generator(),
         )
+        others = set(multiprocessing.active_children())
         iterator = _start(loader)
+        started = set(multiprocessing.active_children()) - others
         try:
             for item in iterator:
                 if isinstance(item, HvdkitError):
                     raise item
                 yield item
         finally:
-            del iterator  # and with it the workers
+            del iterator  # which ends the workers, but for one that hangs (in a read from a dead server, say)
+            for worker in started:
+                worker.kill()
+                worker.join(timeout=5)
 
     def _context(self) -> Any:
         """How workers start: as copies of this process, unless it may hold a GPU, which a copy must not touch."""
