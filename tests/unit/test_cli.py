@@ -14,7 +14,14 @@ def hvdkit(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "hvdkit", *arguments], capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["launch", "--workers", "2", "--dry-run", "--backend", "local"]])
+LIGHT = (
+    ["--help"],
+    ["launch", "--workers", "2", "--dry-run", "--backend", "local"],
+    ["render", "--backend", "mpijob", "--workers", "2", "--format", "json"],
+)
+
+
+@pytest.mark.parametrize("arguments", LIGHT, ids=lambda arguments: arguments[0])
 def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom hvdkit.cli import cli\n"
