@@ -27,8 +27,8 @@ def settings_in(document: Any, source: str, profile: str | None) -> list[Setting
         raise InputError(f"the file must begin with 'version: {VERSION}' and go on with a line 'key: value' for each.")
     found = document.get("version")
     if found != VERSION:
-        what = "is missing" if found is None else f"'{found}' is not known to this version of hvdkit"
-        raise InputError(f"version: it {what}; write 'version: {VERSION}'.")
+        what = "it is missing" if found is None else f"'{found}' is not known to this version of hvdkit"
+        raise InputError(f"version: {what}; write 'version: {VERSION}'.")
     base = {key: value for key, value in document.items() if key not in ("version", "profiles")}
     profiles = document.get("profiles") or {}
     if not isinstance(profiles, Mapping):
