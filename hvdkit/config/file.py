@@ -55,10 +55,14 @@ def read_text(file: Path) -> str:
 
 
 def parse(text: str, where: str) -> Any:
-    """YAML to mappings, lists and text; a key that is given twice is an error."""
+    """YAML to mappings, lists, text and None; a key that is given twice is an error."""
     import yaml
 
     class Reader(yaml.BaseLoader):
+        def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
+            text = super().construct_scalar(node)
+            return None if node.style is None and text in ("", "~", "null", "Null", "NULL") else text
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
             keys = [self.construct_object(key) for key, _ in node.value]
             for index, key in enumerate(keys):

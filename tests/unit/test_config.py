@@ -1,6 +1,7 @@
 """hvdkit.yaml, HVDKIT_* and flags: who wins, where a value came from, and what a mistake is told."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,8 @@ def spec_of(settings: list[Setting]) -> JobSpec:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a hvdkit.yaml, which is the current one."""
     monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HVDKIT_")]:
+        monkeypatch.delenv(name)
     (tmp_path / "hvdkit.yaml").write_text(FILE)
     return tmp_path
 
@@ -63,6 +66,11 @@ def test_flags_win_over_environment_over_profile_over_file(folder: Path) -> None
 
 def test_text_stays_text(folder: Path) -> None:
     assert spec_of(read_file(folder / "hvdkit.yaml", "gpu")).resources.cpus == "1.10"
+
+
+def test_null_in_quotes_is_a_word() -> None:
+    document = parse("version: 1\nenv: {A: 'null', B: ''}\nqueue: &q null", "hvdkit.yaml")
+    assert document == {"version": "1", "env": {"A": "null", "B": ""}, "queue": None}
 
 
 def test_null_takes_a_whole_part_away(folder: Path) -> None:
@@ -110,6 +118,7 @@ def test_every_spec_can_be_written_in_the_file(name: str) -> None:
         ("version: 1\nautotune: maybe", "autotune: 'maybe' is neither true nor false."),
         ("version: 1\ncommand: python train.py", "command: it must be a list"),
         ("version: 1\nimage: [a]", "image: it must be a single value."),
+        ("version: 1\nenv: {A: null}", "env.A: it has no value; leave the key out"),
         ("version: 1\nresources: 4", "resources: it must be a mapping"),
     ],
 )
