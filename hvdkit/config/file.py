@@ -27,8 +27,8 @@ def settings_in(document: Any, source: str, profile: str | None) -> list[Setting
         raise InputError(f"the file must begin with 'version: {VERSION}' and go on with a line 'key: value' for each.")
     found = document.get("version")
     if found != VERSION:
-        what = "is missing" if found is None else f"'{found}' is not known to this version of hvdkit"
-        raise InputError(f"version: it {what}; write 'version: {VERSION}'.")
+        what = "it is missing" if found is None else f"'{found}' is not known to this version of hvdkit"
+        raise InputError(f"version: {what}; write 'version: {VERSION}'.")
     base = {key: value for key, value in document.items() if key not in ("version", "profiles")}
     profiles = document.get("profiles") or {}
     if not isinstance(profiles, Mapping):
@@ -55,10 +55,14 @@ def read_text(file: Path) -> str:
 
 
 def parse(text: str, where: str) -> Any:
-    """YAML to mappings, lists and text; a key that is given twice is an error."""
+    """YAML to mappings, lists, text and None; a key that is given twice is an error."""
     import yaml
 
     class Reader(yaml.BaseLoader):
+        def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
+            text = super().construct_scalar(node)
+            return None if node.style is None and text in ("", "~", "null", "Null", "NULL") else text
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
             keys = [self.construct_object(key) for key, _ in node.value]
             for index, key in enumerate(keys):

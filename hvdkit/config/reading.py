@@ -15,7 +15,7 @@ from hvdkit.errors import InputError
 
 Path = tuple[str, ...]
 
-_TRUE, _FALSE, _NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("", "null", "~")
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 @cache
@@ -56,7 +56,7 @@ def leaves(part: type, data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
         here = (*path, key)
         hint, optional = bare(types_of(part)[key])
         if isinstance(hint, type) and is_dataclass(hint):
-            if optional and is_nothing(value):
+            if optional and value is None:
                 yield here, None
             else:
                 yield from leaves(hint, value, here)
@@ -70,8 +70,10 @@ def leaves(part: type, data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
 def read(hint: Any, value: Any, where: str) -> Any:
     """One value of a type, from text, lists and mappings of text."""
     hint, optional = bare(hint)
-    if optional and is_nothing(value):
+    if value is None and optional:
         return None
+    if value is None:
+        raise InputError(f"{where}: it has no value; leave the key out, or write '' for an empty text.")
     if get_origin(hint) is tuple:
         if not isinstance(value, (list, tuple)):
             raise InputError(f"{where}: it must be a list, such as [a, b].")
@@ -128,13 +130,9 @@ def read_text(value: Any, where: str) -> str:
     return str(value)
 
 
-def is_nothing(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value.strip().lower() in _NONE)
-
-
 def entries(data: Any, path: Path) -> Iterable[tuple[str, Any]]:
     """The keys and values of what must be a mapping; an empty one may be left blank."""
-    if is_nothing(data):
+    if data is None:
         return ()
     if not isinstance(data, Mapping):
         raise InputError(f"{dotted(path) or 'the file'}: it must be a mapping, a line 'key: value' for each.")

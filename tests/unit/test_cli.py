@@ -14,10 +14,11 @@ def hvdkit(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "hvdkit", *arguments], capture_output=True, text=True, timeout=120)
 
 
+HEAVY = {"torch", "kubernetes", "horovod", "numpy", "rich", "yaml"}  # render writes YAML, so there it may be
 LIGHT = (
     ["--help"],
     ["launch", "--workers", "2", "--dry-run", "--backend", "local"],
-    ["render", "--backend", "mpijob", "--workers", "2", "--format", "json"],
+    ["render", "--backend", "mpijob", "--workers", "2"],
 )
 
 
@@ -26,7 +27,7 @@ def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom hvdkit.cli import cli\n"
         f"try: cli({arguments!r}, standalone_mode=False)\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'kubernetes', 'horovod', 'numpy', 'rich', 'yaml'} & set(sys.modules)\n"
+        f"heavy = {HEAVY - ({'yaml'} if arguments[0] == 'render' else set())!r} & set(sys.modules)\n"
         "print('HEAVY', sorted(heavy))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -1,6 +1,7 @@
 """`hvdkit render`: flags to a manifest that a cluster accepts, and errors that name the flag."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ NFS = ("--nfs", "10.0.0.5:/exports/data:/data")
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place without the settings of whoever runs the tests."""
     monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HVDKIT_")]:
+        monkeypatch.delenv(name)
     return tmp_path
 
 
@@ -94,9 +97,10 @@ def test_flags_become_fields() -> None:
         "min_workers": 2,
         "max_workers": 4,
         "autotune": True,
+        "queue": "null",
     }
     spec = make_spec(flag_settings(given, ("python", "-c", "null")), name="train")
-    assert spec.workers == 3 and spec.env == {"A": "1=2", "B": ""} and spec.autotune
+    assert spec.scheduling.queue == "null" and spec.workers == 3 and spec.env == {"A": "1=2", "B": ""} and spec.autotune
     assert spec.volumes == (
         Volume(mount="/data", nfs=Nfs(server="fd00::5", path="/exports"), read_only=True),
         Volume(mount="/code", pvc="claim"),
