@@ -11,8 +11,11 @@ from hvdkit.errors import EXIT_INTERRUPTED, HvdkitError
 # The one-line help stands here and not in the command's file, so that `hvdkit --help` imports none of them.
 COMMANDS = {
     "launch": "Run a training command on N workers.",
+    "render": "Print the manifest of a job on a cluster.",
+    "config": "Show each setting and where it came from; the schema of hvdkit.yaml.",
     "train": "Train a model; this is what the ranks run.",
     "horovod": "Build, install and check Horovod for the installed torch.",
+    "validate": "Check manifests against the real schemas and the known traps.",
     "doctor": "Say what works on this machine and how to mend what does not.",
     "selftest": "Run real collectives here: correct, how fast, by which library.",
     "completion": "Print the shell completion for bash, zsh or fish.",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from hvdkit.errors import EnvironmentProblem, InputError
+from hvdkit.jobs import LOCAL
 from hvdkit.jobs.spec import Host, JobSpec
 from hvdkit.jobs.tuning import Setting, horovod_settings, mpi_settings, threads_per_rank
 
@@ -97,6 +98,8 @@ def render(spec: JobSpec, machine: Machine) -> LocalPlan:
 
 
 def _check_size(spec: JobSpec, machine: Machine) -> None:
+    if spec.backend not in ("auto", LOCAL):
+        raise InputError(f"backend: '{spec.backend}' runs on a cluster; 'hvdkit render' prints its manifest.")
     limit = RANKS_PER_CORE * machine.cores
     if not spec.hosts and spec.world_size > limit:
         raise InputError(

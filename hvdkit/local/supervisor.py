@@ -250,8 +250,9 @@ class Supervisor:
             return
         if code not in (0, EXIT_RESTART_ME) and not (self.asked_to_stop and code == TERMINATED):
             how = _how_it_ended(code, end["signal"], end["memory"])
-            if self.raised not in (None, rank):
-                # It still waits at its exit for ranks that will not come; this one only lost its partner.
+            if self.raised not in (None, rank) and end["signal"] != signal.SIGKILL:
+                # It still waits at its exit for ranks that will not come; this one only lost its partner. (Not so one
+                # that was killed: then it is the other way round.)
                 rank, code, how = self.raised, EXIT_FAILED, "raised an exception"
             self._end(code, f"rank {rank.number} on {rank.host} {how}", rank=rank.number)
             return

@@ -92,8 +92,19 @@ def same(first, second):
     )
 
 
-def workers_alive():
+def children():
     return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(autouse=True)
+def others():
+    """What earlier tests left running in this process, such as multiprocessing's own helpers, is none of ours."""
+    global _others
+    _others = set(children())
+
+
+def workers_alive():
+    return [child for child in children() if child not in _others]
 
 
 @pytest.mark.parametrize("kind", ["memory", "files", "user"])

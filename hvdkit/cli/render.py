@@ -1,0 +1,54 @@
+"""`hvdkit render`: the manifest of a job, from flags and hvdkit.yaml."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hvdkit.cli.job_flags import job_flags, load
+from hvdkit.cli.launch import random_name
+from hvdkit.config.settings import Setting, make_spec, sources_named
+from hvdkit.errors import EnvironmentProblem
+from hvdkit.jobs import render
+
+EXAMPLES = """\b
+Examples:
+  hvdkit render --backend mpijob --workers 4 --nfs 10.0.0.5:/exports/data:/data
+  hvdkit render --backend indexed-job --workers 2 -- python train.py --lr 1
+  hvdkit render --profile gpu -o job.yaml              settings of hvdkit.yaml
+  hvdkit render --backend job | kubectl apply -f -     straight to a cluster
+"""
+
+
+@click.command(epilog=EXAMPLES, context_settings={"allow_interspersed_args": False})
+@job_flags
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write to this file.  [default: print it]")
+@click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Text.")
+@click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND …]")
+def command(output: str | None, form: str, command_line: tuple[str, ...], **flags: Any) -> int:
+    """Print the manifest of a job on a cluster; nothing is sent to one.
+
+    What no flag says comes from HVDKIT_* variables, then from hvdkit.yaml ('hvdkit config' shows which). Without a
+    COMMAND the job trains a small network on MNIST.
+    """
+    text = manifest(load(flags, command_line), form)
+    if output is None or output == "-":
+        click.echo(text, nl=False)
+        return 0
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(f"--output: {output} cannot be written: {error.strerror}.") from None
+    return 0
+
+
+def manifest(settings: list[Setting], form: str = "yaml") -> str:
+    """The text of the objects that the settings ask for."""
+    from hvdkit.jobs.yaml_text import to_json, to_yaml
+
+    # With generate_name the cluster adds the five characters itself.
+    generated = any(setting.path == ("generate_name",) and setting.value for setting in settings)
+    spec = make_spec(settings, name="train" if generated else random_name("train"))
+    with sources_named(settings):
+        objects = render(spec)
+    return to_json(objects) if form == "json" else to_yaml(objects)

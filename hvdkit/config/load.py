@@ -1,0 +1,29 @@
+"""Everything that was said about a job, from all the places where it can be said."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hvdkit.config.environment import CONFIG_VARIABLE, PROFILE_VARIABLE, read_environment
+from hvdkit.config.file import FILE_NAME, read_file
+from hvdkit.config.settings import Setting, merge
+from hvdkit.errors import InputError
+
+
+def load_settings(
+    flags: list[Setting],
+    environment: Mapping[str, str],
+    *,
+    config: str | None = None,
+    profile: str | None = None,
+) -> list[Setting]:
+    """Flags over environment over file. The file is --config, HVDKIT_CONFIG, or hvdkit.yaml in this folder."""
+    named = config or environment.get(CONFIG_VARIABLE)
+    profile = profile or environment.get(PROFILE_VARIABLE) or None
+    file = Path(named or FILE_NAME)
+    if named or file.exists():
+        from_file = read_file(file, profile)
+    elif profile:
+        raise InputError(f"--profile {profile}: profiles stand in {FILE_NAME}, and there is none in this folder.")
+    else:
+        from_file = []
+    return merge(from_file, read_environment(environment), flags)

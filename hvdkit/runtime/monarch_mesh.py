@@ -1,0 +1,73 @@
+"""Starts one rank in each process of a Monarch mesh, as mpirun does on its hosts.
+
+    python -m hvdkit.runtime.monarch_mesh --mesh NAME --hosts N --procs S [--local] -- command …
+
+The ranks talk to the controller over their own channel; this process only lives as long as they do.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hvdkit.errors import InputError
+from hvdkit.runtime import channel
+
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def main(arguments: list[str]) -> int:
+    """Start the ranks and wait for their end; how it went is told by the ranks themselves."""
+    options, command = parse(arguments)
+    from hvdkit.runtime.monarch_actor import RankStarter
+
+    local_size = options.hosts * options.procs if options.local else options.procs
+    processes = _hosts(options).spawn_procs(per_host={"gpus": local_size})
+    starters = processes.spawn("hvdkit", RankStarter)
+    # Everything else the ranks have from their own pods.
+    env = {name: value for name, value in os.environ.items() if name.startswith("HVDKIT_")}
+    controller = env[channel.VARIABLE].split()[0].split(",")[0]
+    first = starters.slice(**dict.fromkeys(starters.extent.labels, 0))
+    master = first.meeting_place.call_one(controller).get()
+    said = starters.run.call(command, env, local_size, master).get()
+    print("".join(said.values()), end="", flush=True)
+    processes.stop().get()
+    return 0
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Flags of the controller and of this program, and the ranks' command after `--`."""
+    parser = argparse.ArgumentParser(prog="hvdkit.runtime.monarch_controller", allow_abbrev=False)
+    parser.add_argument("--mesh", required=True, help="name of the MonarchMesh")
+    parser.add_argument("--hosts", type=int, required=True, help="pods of the mesh")
+    parser.add_argument("--procs", type=int, required=True, help="ranks in a pod")
+    parser.add_argument("--local", action="store_true", help="run on this machine, without a cluster")
+    parser.add_argument("--wait-seconds", type=float, default=600, help="how long the pods may take to be ready")
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options, command = parser.parse_args(arguments[:split]), arguments[split + 1 :]
+    if not command:
+        raise InputError("there is nothing to run; put the ranks' command after '--'.")
+    return options, command
+
+
+def namespace() -> str:
+    """The namespace of this pod."""
+    return os.environ.get("HVDKIT_NAMESPACE") or _NAMESPACE.read_text().strip()
+
+
+def _hosts(options: "argparse.Namespace") -> Any:
+    """The mesh of hosts: this one, or the pods that the operator has made."""
+    if options.local:
+        from monarch.actor import this_host
+
+        return this_host()
+    from monarch.job.kubernetes import KubernetesJob
+
+    job = KubernetesJob(namespace=namespace(), timeout=60)  # the controller has seen all pods ready
+    job.add_mesh(options.mesh, options.hosts)
+    return getattr(job.state(cached_path=None), options.mesh)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
