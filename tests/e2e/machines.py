@@ -38,6 +38,7 @@ class Machines:
             server.terminate()
             server.wait()
         for name in self.names:
+            run("ip", "link", "delete", f"to-{name}")  # at once; with its namespace it would go some time later
             run("ip", "netns", "delete", name)
         run("ip", "link", "delete", "bridge0")
         run("umount", str(Path.home() / ".ssh"))
