@@ -28,6 +28,7 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 # hvdkit and the controllers mount these themselves; another volume there would hide what ranks need.
 _TAKEN_MOUNTS = ("/dev", "/dev/shm", "/etc", "/tmp")
 _TAKEN_FOLDERS = ("/etc/hvdkit/", "/etc/mpi/", "/proc/", "/sys/")
+_TAKEN_PORTS = (2222, 26600)  # SSH of mpijob's workers, Monarch's worker loop
 _OWN_LABELS = ("app.kubernetes.io/", "hvdkit.io/", "kueue.x-k8s.io/queue-name")
 
 
@@ -216,8 +217,17 @@ class JobSpec:
                 f"slots: {self.slots} ranks in a worker of {self.resources.gpus} GPUs, but each rank needs its own; "
                 "set --gpus to the slots, or fewer slots and more workers."
             )
-        if self.metrics.port is not None and self.metrics.port + self.slots - 1 > 65535:
-            raise InputError(f"metrics.port: {self.slots} ranks from port {self.metrics.port} on end beyond 65535.")
+        self._check_metrics()
+
+    def _check_metrics(self) -> None:
+        if self.metrics.port is None:
+            return
+        first, last = self.metrics.port, self.metrics.port + self.slots - 1
+        if last > 65535:
+            raise InputError(f"metrics.port: {self.slots} ranks from port {first} on end beyond 65535.")
+        for taken in (self.network.port, *_TAKEN_PORTS):
+            if first <= taken <= last:
+                raise InputError(f"metrics.port: ports {first} to {last} hold {taken}, which the pods use already.")
 
     def _check_hosts(self) -> None:
         if not self.hosts:

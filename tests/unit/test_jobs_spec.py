@@ -110,6 +110,7 @@ def test_every_field_has_its_explanation_under_it(part: type) -> None:
         ({**volume(nfs=NFS), "nfs_mode": "inline", "security": Security(enforced="restricted")}, "volumes[0].nfs"),
         ({"metrics": Metrics(pod_monitor=True)}, "metrics.pod_monitor"),
         ({"metrics": Metrics(port=65535), "slots": 2}, "metrics.port"),
+        ({"metrics": Metrics(port=29499), "slots": 2}, "metrics.port"),
         ({"elastic": Elastic(min_workers=3, max_workers=2)}, "elastic.min_workers"),
         ({"elastic": Elastic(min_workers=3, max_workers=4)}, "workers"),
         ({"elastic": Elastic(min_workers=1, max_workers=2), "launcher": Launcher(as_worker=True)}, "launcher"),
