@@ -29,7 +29,7 @@ class Saving:
     def _open(self) -> None:
         if self._settings.output is None or self._engine.rank != 0:
             return
-        self._folder = CheckpointFolder(self._settings.output / "checkpoints", self._settings.keep)
+        self._folder = CheckpointFolder(self._settings.output / "checkpoints", self._settings.keep, self._note)
         self._folder.prepare()
         self.saver = BackgroundSaver(self._folder, self._note)
 
