@@ -5,7 +5,7 @@ the schema is what complains. So each check reads like the happy path, and hand-
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hvdkit.checks.validate_finding import ERROR, WARNING, Path, Problem
 
@@ -121,6 +121,9 @@ class Pod:
     role: str
     """What the object calls these pods (Launcher, Worker, Master), or its kind."""
 
+    claims: Field = Field(None)
+    """The claims that a StatefulSet makes for each pod; a pod mounts them like volumes."""
+
     @property
     def containers(self) -> list[Field]:
         return list(self.spec["containers"])
@@ -156,7 +159,7 @@ def pods(manifest: Manifest) -> list[Pod]:
         template = root
         for key in TEMPLATES[kind]:
             template = template[key]
-        return [template_pod(template, kind)]
+        return [replace(template_pod(template, kind), claims=root["spec"]["volumeClaimTemplates"])]
     return []
 
 

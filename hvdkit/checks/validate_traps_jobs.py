@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hvdkit.checks.validate_fields import Manifest, Pod, pods, words
 from hvdkit.checks.validate_finding import Problem, shown
 from hvdkit.checks.validate_names import label_1123
-from hvdkit.checks.validate_traps_pods import shared_memory
+from hvdkit.checks.validate_traps_pods import shared_memory, told_size
 
 MESH_NAME = re.compile(r"[a-z][a-z0-9]*")
 DISTRIBUTED = ("torchrun", "torch.distributed", "horovod", "hvdkit", "mpirun", "MASTER_ADDR")
@@ -40,6 +40,14 @@ def indexed(manifest: Manifest) -> Iterator[Problem]:
             f"{parallelism} of {completions} pods run at a time, so the world never comes together",
             f"write 'parallelism: {completions}', the same as completions",
         )
+
+
+def told_workers(manifest: Manifest) -> Iterator[Problem]:
+    """Only where hvdkit's own entry point says how many pods there should be."""
+    parallelism = manifest.root["spec"]["parallelism"]
+    for pod in pods(manifest):
+        for container in pod.containers[:1]:
+            yield from told_size(container, "--workers", parallelism.integer or 1, parallelism)
 
 
 def job_name(manifest: Manifest) -> Iterator[Problem]:
@@ -105,5 +113,5 @@ def mesh(manifest: Manifest) -> Iterator[Problem]:
         yield from shared_memory(pod)
 
 
-JOB_TRAPS = (restart_policy, indexed, job_name, names_to_meet_by, job_shared_memory)
+JOB_TRAPS = (restart_policy, indexed, told_workers, job_name, names_to_meet_by, job_shared_memory)
 MESH_TRAPS = (mesh,)

@@ -12,7 +12,7 @@ from hvdkit.checks.validate_finding import Problem, counted, shown
 from hvdkit.checks.validate_names import last_worker
 from hvdkit.checks.validate_quantity import gpus
 from hvdkit.checks.validate_schema import nearest
-from hvdkit.checks.validate_traps_pods import shared_memory
+from hvdkit.checks.validate_traps_pods import shared_memory, told_size
 
 API_VERSION = "kubeflow.org/v2beta1"
 LAUNCHERS = {"mpirun", "mpiexec", "orterun", "horovodrun"}
@@ -107,6 +107,8 @@ def ranks(manifest: Manifest) -> Iterator[Problem]:
     slots = 1 if slots is None else slots
     workers = spec["mpiReplicaSpecs"]["Worker"]["replicas"].integer
     launcher = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    yield from told_size(launcher, "--workers", workers, spec["mpiReplicaSpecs"]["Worker"]["replicas"])
+    yield from told_size(launcher, "--slots", slots, spec["slotsPerWorker"])
     asked = asked_ranks(words(launcher))
     if asked is None or not workers or slots < 1:
         return

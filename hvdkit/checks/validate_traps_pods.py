@@ -6,7 +6,7 @@ problems.
 
 from collections.abc import Iterator
 
-from hvdkit.checks.validate_fields import Field, Pod
+from hvdkit.checks.validate_fields import Field, Pod, words
 from hvdkit.checks.validate_finding import Problem, counted, shown
 from hvdkit.checks.validate_quantity import gpus, is_gpu, quantity
 
@@ -20,6 +20,7 @@ CONTAINER_CHOICES = {
     "terminationMessagePolicy": ("File", "FallbackToLogsOnError"),
 }
 SHM = "/dev/shm"
+LEAST_MEMORY = 1024**2  # a number without its suffix is below it
 
 
 def choices(pod: Pod) -> Iterator[Problem]:
@@ -85,9 +86,25 @@ def requests_within_limits(pod: Pod) -> Iterator[Problem]:
                 yield request.error(sentence, "lower the request or raise the limit")
 
 
+def amounts(pod: Pod) -> Iterator[Problem]:
+    """Suffixes that mean something else than they were meant to: 512m of memory is half a byte."""
+    for container in pod.all_containers:
+        for kind in ("limits", "requests"):
+            memory, cpu = container["resources"][kind]["memory"], container["resources"][kind]["cpu"]
+            asked = quantity(memory)
+            if asked is not None and (memory.text or "").endswith("m"):
+                sentence = f"{memory.value} are thousandths of a byte"
+                yield memory.error(sentence, f"write {memory.value[:-1]}Mi for mebibytes")
+            elif asked is not None and asked < LEAST_MEMORY:
+                yield memory.error(f"{memory.value} is less than 1Mi, in which nothing runs", "write it as in 16Gi")
+            if quantity(cpu) is not None and (cpu.text or "").endswith("i"):
+                yield cpu.error(f"{cpu.value} has a suffix for bytes", "write processors as 4 or 500m")
+
+
 def mounts_have_volumes(pod: Pod) -> Iterator[Problem]:
     """A mount of a volume that the pod does not have is refused; of a custom kind only when its pods are made."""
     names = {volume["name"].text for volume in pod.spec["volumes"]}
+    names |= {claim["metadata"]["name"].text for claim in pod.claims}
     for container in pod.all_containers:
         for mount in container["volumeMounts"]:
             name = mount["name"].text
@@ -127,6 +144,11 @@ def shared_memory(pod: Pod, ranks: int = 1) -> Iterator[Problem]:
         if volume["name"].text in shm and volume["emptyDir"].given and volume["emptyDir"]["medium"].text != "Memory":
             sentence = f"mounted at {SHM} but not memory: every access goes to the node's disk"
             yield volume["emptyDir"].warning(sentence, "add 'medium: Memory'")
+        size = quantity(volume["emptyDir"]["sizeLimit"])
+        limits = [quantity(container["resources"]["limits"]["memory"]) for container in pod.containers]
+        if volume["name"].text in shm and size is not None and None not in limits and size > sum(filter(None, limits)):
+            sentence = f"{SHM} counts as memory, of which the pod has less: it is killed before that is full"
+            yield volume["emptyDir"]["sizeLimit"].warning(sentence, "raise the memory limit, or lower the size")
 
 
 POD_TRAPS = (
@@ -134,6 +156,20 @@ POD_TRAPS = (
     containers_and_images,
     extended_resources,
     requests_within_limits,
+    amounts,
     mounts_have_volumes,
     nfs_volumes,
 )
+
+
+def told_size(container: Field, flag: str, actual: int | None, of: Field) -> Iterator[Problem]:
+    """hvdkit's entry points are told the size of the world; who edits the replicas alone gets a world that waits."""
+    line = words(container)
+    if not any(word.startswith("hvdkit.runtime.") for word in line) or flag not in line:
+        return
+    told = line[line.index(flag) + 1 : line.index(flag) + 2]
+    if actual is not None and told and told[0].isdecimal() and int(told[0]) != actual:
+        yield of.error(
+            f"is {actual}, but hvdkit's command in {container['name'].text or 'its pod'} is told {flag} {told[0]}",
+            "render it anew with the other number, or change both (and HVDKIT_WORLD_SIZE and HVDKIT_HOSTS)",
+        )

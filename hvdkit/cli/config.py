@@ -1,13 +1,12 @@
 """`hvdkit config`: every setting of a job and where it came from, and the schema of hvdkit.yaml."""
 
 import json
-import os
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import click
 
-from hvdkit.cli.job_flags import job_flags, load
+from hvdkit.cli.job_flags import job_flags, load, warn_of_typos
 from hvdkit.config.settings import DEFAULT, Setting, all_settings, make_spec
 
 EXAMPLES = """\b
@@ -17,6 +16,7 @@ Examples:
   hvdkit config --profile gpu --workers 4      as 'hvdkit render' would see it
   hvdkit config schema > hvdkit.schema.json    for an editor's completion
 
+\b
 A hvdkit.yaml:
   version: 1
   backend: mpijob
@@ -42,8 +42,6 @@ def command(context: click.Context, everything: bool, as_json: bool, **flags: An
     """
     if context.invoked_subcommand:
         return 0
-    from hvdkit.config.environment import likely_typos
-
     given = load(flags)
     make_spec(given, name="train")  # settings that contradict each other are an error here as in any other command
     settings = all_settings(given)
@@ -51,8 +49,7 @@ def command(context: click.Context, everything: bool, as_json: bool, **flags: An
         click.echo(to_json(settings))
     else:
         show(settings if everything else [setting for setting in settings if setting.source != DEFAULT])
-    for name, near in likely_typos(os.environ).items():
-        click.echo(f"hvdkit: {name} sets nothing; did you mean {near}?", err=True)
+    warn_of_typos()
     return 0
 
 

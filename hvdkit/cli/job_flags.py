@@ -1,14 +1,13 @@
 """The flags that every launching command shares, each a field of the JobSpec."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from hvdkit.cli.launch import parse_env
-from hvdkit.config.settings import Setting, settings_of, sources_named
+from hvdkit.config.settings import COMMAND_LINE, Setting, merge, settings_of, sources_named
 from hvdkit.errors import InputError
 from hvdkit.jobs.policy import CLEAN_POD_POLICIES, RESTART_POLICIES
 from hvdkit.jobs.scheduling import GANG_SCHEDULERS, PLACEMENTS
@@ -59,10 +58,13 @@ def members(option: str, values: tuple[str, ...]) -> list[str]:
 
 def pairs(option: str, values: tuple[str, ...]) -> dict[str, str]:
     """KEY=VALUE words; the last of a key wins."""
-    for value in values:
-        if "=" not in value:
-            raise InputError(f"{option}: '{value}' has no '='; write {option} KEY=VALUE.")
-    return parse_env(values)
+    found = {}
+    for word in values:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(f"{option}: '{word}' has no '='; write {option} KEY=VALUE.")
+        found[key] = value
+    return found
 
 
 def nfs(option: str, values: tuple[str, ...]) -> list[dict]:
@@ -91,11 +93,11 @@ def pvc(option: str, values: tuple[str, ...]) -> list[dict]:
 
 # In the order in which --help shows them.
 FLAGS = (
-    Flag("--workers -w", "workers", "Pods, or shares of this machine.", int),
-    Flag("--slots", "slots", "Ranks in a worker.", int),
-    Flag("--backend", "backend", "Where to run.", BACKENDS),
+    Flag("--workers -w", "workers", "Pods, or shares of this machine.  [default: 1]", int),
+    Flag("--slots", "slots", "Ranks in a worker.  [default: one for each GPU, else 1]", int),
+    Flag("--backend", "backend", "Where to run; auto: mpijob where a cluster is configured, else local.", BACKENDS),
     Flag("--engine", "engine", "What reduces gradients.", ENGINES),
-    Flag("--controller", "controller", "How Horovod's ranks find each other.", CONTROLLERS),
+    Flag("--controller", "controller", "How Horovod's ranks find each other.  [default: mpi]", CONTROLLERS),
     Flag("--name", "name", "Name of the job.  [default: train-<5 characters>]"),
     Flag("--namespace -n", "namespace", "Namespace of the cluster.  [default: that of the current context]"),
     Flag("--image", "image", "Container image with the command and hvdkit in it."),
@@ -138,6 +140,7 @@ FLAGS = (
     Flag("--interface", "network.interface", "Network interface that MPI, NCCL and Gloo use."),
     Flag("--restart-policy", "run.restart_policy", "What a failed pod does.", RESTART_POLICIES),
     Flag("--backoff-limit", "run.backoff_limit", "How often the world may start again.  [default: 3]", int),
+    Flag("--grace", "run.grace", "Seconds that ranks asked to stop may take.  [default: 30]", int),
     Flag("--deadline", "run.deadline", "Seconds after which a job that still runs has failed.", int),
     Flag("--ttl", "run.ttl", "Seconds after its end at which the job is removed.", int),
     Flag("--clean-pods", "run.clean_pods", "Which workers go at the end.", CLEAN_POD_POLICIES),
@@ -156,28 +159,50 @@ FLAGS = (
 
 def job_flags(function: Callable) -> Callable:
     """Add the flags, --profile and --config to a command; `load(flags)` reads what it is called with."""
-    function = click.option("--config", metavar="FILE", help="Settings.  [default: hvdkit.yaml here]")(function)
-    function = click.option("--profile", metavar="NAME", help="Profile of hvdkit.yaml to use.")(function)
-    for flag in reversed(FLAGS):
-        function = flag.decorate(function)
-    return function
+    return job_flags_without(())(function)
+
+
+def job_flags_without(left_out: Collection[str]) -> Callable[[Callable], Callable]:
+    """The same for a command that decides some of them itself."""
+
+    def decorate(function: Callable) -> Callable:
+        function = click.option("--config", metavar="FILE", help="Settings.  [default: hvdkit.yaml here]")(function)
+        function = click.option("--profile", metavar="NAME", help="Profile of hvdkit.yaml to use.")(function)
+        for flag in reversed(FLAGS):
+            if flag.option not in left_out:
+                function = flag.decorate(function)
+        return function
+
+    return decorate
 
 
 def load(flags: dict[str, Any], command_line: tuple[str, ...] = ()) -> list[Setting]:
-    """All settings: those of the flags over the environment's over the file's."""
+    """All settings: those of the flags over the environment's over the file's, and what the job is made from."""
     import os
 
+    from hvdkit.cli.provenance import provenance
     from hvdkit.config.load import load_settings
 
     given = flag_settings(flags, command_line)
-    return load_settings(given, os.environ, config=flags["config"], profile=flags["profile"])
+    settings = load_settings(given, os.environ, config=flags["config"], profile=flags["profile"])
+    return merge(provenance(), settings)
+
+
+def warn_of_typos() -> None:
+    """Name on stderr the variables that look like a setting and are none."""
+    import os
+
+    from hvdkit.config.environment import likely_typos
+
+    for name, near in likely_typos(os.environ).items():
+        click.echo(f"hvdkit: {name} sets nothing; did you mean {near}?", err=True)
 
 
 def flag_settings(flags: dict[str, Any], command_line: tuple[str, ...] = ()) -> list[Setting]:
     """The settings of the flags that were given; several flags may add to one list."""
     given: dict[str, tuple[Any, str]] = {}
     if command_line:
-        given["command"] = (command_line, "the command line")
+        given["command"] = (command_line, COMMAND_LINE)
     for flag in FLAGS:
         value = flags.get(flag.parameter)
         if value is None or value == ():

@@ -1,15 +1,18 @@
 """`hvdkit render`: the manifest of a job, from flags and hvdkit.yaml."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hvdkit.cli.job_flags import job_flags, load
-from hvdkit.cli.launch import random_name
-from hvdkit.config.settings import Setting, make_spec, sources_named
+from hvdkit.cli.job_flags import job_flags, load, warn_of_typos
+from hvdkit.config.settings import Setting, find, make_spec, sources_named
 from hvdkit.errors import EnvironmentProblem
 from hvdkit.jobs import render
+from hvdkit.jobs.spec import JobSpec
+
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: a random name is never a word
 
 EXAMPLES = """\b
 Examples:
@@ -32,6 +35,7 @@ def command(output: str | None, form: str, command_line: tuple[str, ...], **flag
     COMMAND the job trains a small network on MNIST.
     """
     text = manifest(load(flags, command_line), form)
+    warn_of_typos()
     if output is None or output == "-":
         click.echo(text, nl=False)
         return 0
@@ -46,9 +50,21 @@ def manifest(settings: list[Setting], form: str = "yaml") -> str:
     """The text of the objects that the settings ask for."""
     from hvdkit.jobs.yaml_text import to_json, to_yaml
 
-    # With generate_name the cluster adds the five characters itself.
-    generated = any(setting.path == ("generate_name",) and setting.value for setting in settings)
-    spec = make_spec(settings, name="train" if generated else random_name("train"))
+    spec = spec_of(settings)
     with sources_named(settings):
         objects = render(spec)
     return to_json(objects) if form == "json" else to_yaml(objects)
+
+
+def spec_of(settings: list[Setting]) -> JobSpec:
+    """The spec of the settings; a job without a name gets one that no other job is likely to have."""
+    generated = find(settings, "generate_name")
+    if generated is not None and generated.value:
+        return make_spec(settings, name="train")  # the cluster adds five characters itself
+    return make_spec(settings, name=unique_name("train"))
+
+
+def unique_name(stem: str) -> str:
+    """A name with five random characters at its end."""
+    # Not from `secrets`, whose import alone takes longer than the rest of this file.
+    return f"{stem}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(5))}"

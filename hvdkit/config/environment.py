@@ -26,9 +26,9 @@ def variable(path: Path) -> str:
 def read_environment(environment: Mapping[str, str]) -> list[Setting]:
     """The settings in the environment; an empty variable sets nothing.
 
-    A rank has HVDKIT_* variables that describe the world it belongs to; they are not settings of the next job.
+    A pod or rank has HVDKIT_* variables that describe the job it belongs to; they are not settings of the next one.
     """
-    if "HVDKIT_WORLD_SIZE" in environment:
+    if "HVDKIT_JOB" in environment or "HVDKIT_WORLD_SIZE" in environment:
         return []
     found: list[Setting] = []
     for name, path in variables().items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from hvdkit.config.reading import unknown_key
@@ -35,13 +36,15 @@ def settings_in(document: Any, source: str, profile: str | None) -> list[Setting
         raise InputError("profiles: it must be a mapping, with a name and settings for each profile.")
     layers = {}
     for name, data in profiles.items():
+        if not isinstance(data, (Mapping, NoneType)):
+            raise InputError(f"profiles.{name}: it must be a mapping, a line 'key: value' for each setting.")
         try:
             layers[name] = settings_of(data, f"{source} (profile {name})")
         except InputError as error:
             raise InputError(f"profiles.{name}.{error}") from None
     if profile is not None and profile not in layers:
         if not layers:
-            raise InputError(f"profiles: there are none, so --profile {profile} chooses nothing.")
+            raise InputError(f"profiles: there are none, so '{profile}' cannot be used.")
         raise unknown_key(profile, layers, ("profiles",))
     return merge(settings_of(base, source), layers.get(profile, []))
 

@@ -18,12 +18,12 @@ def load_settings(
 ) -> list[Setting]:
     """Flags over environment over file. The file is --config, HVDKIT_CONFIG, or hvdkit.yaml in this folder."""
     named = config or environment.get(CONFIG_VARIABLE)
-    profile = profile or environment.get(PROFILE_VARIABLE) or None
+    chosen = profile or environment.get(PROFILE_VARIABLE) or None
     file = Path(named or FILE_NAME)
-    if named or file.exists():
-        from_file = read_file(file, profile)
-    elif profile:
-        raise InputError(f"--profile {profile}: profiles stand in {FILE_NAME}, and there is none in this folder.")
-    else:
-        from_file = []
+    if named and not file.exists():
+        raise InputError(f"{'--config' if config else CONFIG_VARIABLE}: there is no file {named}.")
+    if not file.exists() and chosen:
+        asked = f"--profile {chosen}" if profile else f"{PROFILE_VARIABLE}={chosen}"
+        raise InputError(f"{asked}: profiles stand in {FILE_NAME}, and there is none in this folder.")
+    from_file = read_file(file, chosen) if file.exists() else []
     return merge(from_file, read_environment(environment), flags)

@@ -48,7 +48,8 @@ def dotted(path: Iterable[str]) -> str:
 def leaves(part: type, data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every value in `data`, typed, with its path: through parts and mappings, so that each can be replaced alone.
 
-    A list is one value: what is said later replaces it as a whole.
+    A list is one value: what is said later replaces it as a whole. An empty mapping, `env: {}`, is one, too: it takes
+    away what was said before.
     """
     for key, value in entries(data, path):
         if key not in types_of(part):
@@ -60,6 +61,8 @@ def leaves(part: type, data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
                 yield here, None
             else:
                 yield from leaves(hint, value, here)
+        elif is_mapping(hint) and value == {}:
+            yield here, {}
         elif is_mapping(hint):
             for name, member in entries(value, here):
                 yield (*here, name), read(get_args(hint)[1], member, dotted((*here, name)))

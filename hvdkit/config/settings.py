@@ -12,6 +12,7 @@ from hvdkit.errors import InputError
 from hvdkit.jobs.spec import JobSpec
 
 DEFAULT = "default"
+COMMAND_LINE = "the command line"  # of the words after `--`; flags are sources of their own
 # What a job is when nobody says: the demo, in the image that hvdkit itself builds.
 DEFAULTS = {"command": ("python", "-m", "hvdkit.train"), "image": f"hvdkit-worker:{__version__}"}
 
@@ -27,11 +28,15 @@ class Setting:
     """The value, with the type of its field."""
 
     source: str
-    """A flag, a variable, a file (with the profile), or "default"."""
+    """A flag, a variable, a file (with the profile), the command line, or "default"."""
 
     @property
     def name(self) -> str:
         return dotted(self.path)
+
+    @property
+    def from_flag(self) -> bool:
+        return self.source.startswith("--")
 
 
 def settings_of(data: Any, source: str) -> list[Setting]:
@@ -50,6 +55,11 @@ def merge(*layers: Iterable[Setting]) -> list[Setting]:
     return list(merged.values())
 
 
+def find(settings: Iterable[Setting], name: str) -> Setting | None:
+    """The setting of a field; None when nobody has set it."""
+    return next((setting for setting in settings if setting.name == name), None)
+
+
 def related(path: Path, among: Iterable[Path]) -> list[Path]:
     """The path itself, what lies below it, and what it lies in."""
     return [other for other in among if other[: len(path)] == path or path[: len(other)] == other]
@@ -57,19 +67,23 @@ def related(path: Path, among: Iterable[Path]) -> list[Path]:
 
 def make_spec(settings: list[Setting], *, name: str) -> JobSpec:
     """The spec of merged settings; `name` is the job's when none is set."""
-    given = [Setting(path=("name",), value=name, source=DEFAULT), *default_settings()]
+    given = [Setting(path=("name",), value=name, source=DEFAULT), *default_settings(settings)]
     with sources_named(settings):
         return build(JobSpec, {setting.path: setting.value for setting in merge(given, settings)})
 
 
-def default_settings() -> list[Setting]:
-    """What the JobSpec itself leaves open."""
-    return [Setting(path=(key,), value=value, source=DEFAULT) for key, value in DEFAULTS.items()]
+def default_settings(settings: list[Setting]) -> list[Setting]:
+    """What the JobSpec itself leaves open, and what follows from the settings."""
+    found = [Setting(path=(key,), value=value, source=DEFAULT) for key, value in DEFAULTS.items()]
+    gpus = find(settings, "resources.gpus")
+    if gpus is not None and gpus.value > 1:
+        found.append(Setting(path=("slots",), value=gpus.value, source="a rank for each GPU"))
+    return found
 
 
 def all_settings(settings: list[Setting]) -> list[Setting]:
     """Merged settings with the defaults of all other fields, in the order of the spec."""
-    given = merge(default_settings(), settings)
+    given = merge(default_settings(settings), settings)
     found: list[Setting] = []
     for path, value in declared_defaults(JobSpec):
         set_here = [given[index] for index, other in enumerate(given) if other.path[: len(path)] == path]
@@ -103,17 +117,33 @@ def sources_named(settings: list[Setting]) -> Iterator[None]:
         yield
     except InputError as error:
         where, colon, sentence = str(error).partition(": ")
-        source = source_of(where, settings) if colon else None
-        if source is None:
+        place = place_of(where, sentence, settings) if colon else None
+        if place is None:
             raise
-        place = source if source.startswith(("--", "HVDKIT_")) else f"{source}: {where}"
         raise InputError(f"{place}: {sentence}") from None
 
 
-def source_of(where: str, settings: list[Setting]) -> str | None:
-    """Where the field of an error's first words was set; None when that is nowhere, or in several places."""
+def place_of(where: str, sentence: str, settings: list[Setting]) -> str | None:
+    """The field `where` of an error, as whoever set it knows it; None when it was set nowhere or in several places."""
     name = re.sub(r"\[\d+\].*", "", where)
-    exact = {setting.source for setting in settings if name == setting.name or name.startswith(f"{setting.name}.")}
-    below = {setting.source for setting in settings if setting.name.startswith(f"{name}.")}
-    sources = (exact or below) - {DEFAULT}
+    found = [setting for setting in settings if name == setting.name or name.startswith(f"{setting.name}.")]
+    if not found:
+        below = [setting for setting in settings if setting.name.startswith(f"{name}.")]
+        # Of a mapping such as env, several may have set something; the error quotes the key it is about.
+        found = [setting for setting in below if f"'{setting.path[-1]}'" in sentence] or below
+    if found:
+        source = _only_source(found)
+        if source is None or source == COMMAND_LINE:
+            return None
+        if source.startswith("--"):
+            return source
+        return source + where[len(name) :] if source.startswith("HVDKIT_") else f"{source}: {where}"
+    # A part of the spec lacks something: whoever set the rest of it must add it.
+    part = name.rpartition(".")[0]
+    source = _only_source([setting for setting in settings if part and setting.name.startswith(f"{part}.")])
+    return f"{source}: {where}" if source else None
+
+
+def _only_source(settings: list[Setting]) -> str | None:
+    sources = {setting.source for setting in settings} - {DEFAULT}
     return sources.pop() if len(sources) == 1 else None

@@ -32,7 +32,7 @@ def render(spec: "JobSpec") -> list[dict[str, Any]]:
     return _module(spec.backend).render(spec)
 
 
-def state(backend: str, objects: list[dict[str, Any]]) -> "JobState":
+def state_of(backend: str, objects: list[dict[str, Any]]) -> "JobState":
     """What the live objects of a job mean: the job itself, its pods, and what a controller made for it."""
     return _module(backend).state(objects)
 

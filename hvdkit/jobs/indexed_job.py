@@ -5,8 +5,9 @@ Pod 0 runs the rendezvous (Horovod's over Gloo, or torchrun's), a pod's place in
 What happens when one index dies: the world is of no use without it, so all of it starts again or none of it.
 - The pod was evicted, preempted or its node drained: not the job's fault. Its index starts again and is not counted.
 - It left with 75, "stopped in good order, restart me", or 143, ended by SIGTERM: Kubernetes asked it to stop, or
-  another pod of the world was lost. Counted, and its index starts again. As every pod of a broken world leaves like
-  this, the limit is `run.backoff_limit` worlds: so many times the number of workers in pods.
+  another pod of the world was lost, or did not come within `run.start_timeout`. Counted, and its index starts again.
+  As every pod of a broken world leaves like this, the limit is `run.backoff_limit` worlds: so many times the number
+  of workers in pods.
 - It left with any other code: the program failed, and would again. The whole job fails at once and its pods end.
 The job has succeeded when every index has.
 """
@@ -30,6 +31,7 @@ from hvdkit.jobs.metadata import (
     add_queue,
     check_for_cluster,
     check_name,
+    launcher_fields,
     metadata,
     refuse,
     suspended,
@@ -37,7 +39,6 @@ from hvdkit.jobs.metadata import (
 from hvdkit.jobs.network import headless_service, network_policy, pod_monitor
 from hvdkit.jobs.placement import join_gang, pod_group
 from hvdkit.jobs.pods import container, environment, pod_template, settings
-from hvdkit.jobs.rules import MAX_INT32
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import RESTARTING, RUNNING, STARTING, SUSPENDED, JobState
 from hvdkit.jobs.storage import nfs_objects
@@ -77,8 +78,9 @@ def check(spec: JobSpec) -> None:
         mpi_args=bool(spec.mpi_args),
         independent=spec.independent,
         generate_name=spec.generate_name,
-        launcher__as_worker=spec.launcher.as_worker,
         run__restart_policy=spec.run.restart_policy == "OnFailure",
+        run__clean_pods=spec.run.clean_pods != "Running",
+        **launcher_fields(spec),
     )
 
 
@@ -107,7 +109,10 @@ def world_template(spec: JobSpec, *, find: str, restart_policy: str) -> Object:
     engine = spec.engine or "horovod"
     command = ["python", "-m", "hvdkit.runtime.pod_rank", "--workers", str(spec.workers), "--slots", str(spec.slots)]
     command += ["--service", spec.name, "--engine", engine, "--port", str(spec.network.port), "--find", find]
-    env = environment(spec, settings(spec, controller="gloo" if engine == "horovod" else None))
+    command += ["--wait-seconds", str(spec.run.start_timeout)]
+    made = settings(spec, controller="gloo" if engine == "horovod" else None)
+    # With the node's network the pod's name is the node's, and says nothing of the address that the Service shows.
+    env = environment(spec, made, POD_IP="status.podIP")
     ports = [{"name": "rendezvous", "containerPort": spec.network.port}]
     main = container(
         spec, name=CONTAINER, component=WORKER, command=[*command, "--", *spec.command], env=env, ports=ports
@@ -125,7 +130,7 @@ def job_object(spec: JobSpec, template: Object, **further: Any) -> Object:
         "parallelism": spec.workers,
         "completions": spec.workers,
         # Counted in pods, and a world that breaks costs each of its pods one try.
-        "backoffLimit": min(MAX_INT32, spec.run.backoff_limit * spec.workers),
+        "backoffLimit": spec.run.restarts(spec.workers, template["spec"]["restartPolicy"]),
     }
     if spec.run.deadline is not None:
         details["activeDeadlineSeconds"] = spec.run.deadline

@@ -9,7 +9,7 @@ pods: they count more addresses than workers, and fail with that reason.
 """
 
 from hvdkit.jobs.indexed_job import CONTAINER, job_object, state, world_template
-from hvdkit.jobs.metadata import WORKER, Object, check_for_cluster, check_name, refuse
+from hvdkit.jobs.metadata import WORKER, Object, check_for_cluster, check_name, launcher_fields, refuse
 from hvdkit.jobs.network import headless_service, network_policy, pod_monitor
 from hvdkit.jobs.placement import pod_group
 from hvdkit.jobs.pods import container, environment, pod_template, settings
@@ -46,9 +46,10 @@ def check(spec: JobSpec) -> None:
         spec,
         elastic=spec.elastic is not None,
         mpi_args=bool(spec.mpi_args),
-        launcher__as_worker=spec.launcher.as_worker,
         engine=spec.independent and spec.engine is not None,
         scheduling__gang=spec.independent and spec.scheduling.gang is not None,
+        run__clean_pods=spec.run.clean_pods != "Running",
+        **launcher_fields(spec),
     )
 
 

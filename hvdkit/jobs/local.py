@@ -1,8 +1,9 @@
 """The local backend: a JobSpec and the facts of this machine give the processes to start. Pure."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from hvdkit.errors import EnvironmentProblem, InputError
@@ -97,6 +98,11 @@ def render(spec: JobSpec, machine: Machine) -> LocalPlan:
     )
 
 
+def mca_names(words: Sequence[str]) -> set[str]:
+    """The MCA parameters that words for mpirun set; it refuses to hear one of them twice."""
+    return {name for word, name in pairwise(words) if word in ("--mca", "-mca")}
+
+
 def _check_size(spec: JobSpec, machine: Machine) -> None:
     if spec.backend not in ("auto", LOCAL):
         raise InputError(f"backend: '{spec.backend}' runs on a cluster; 'hvdkit render' prints its manifest.")
@@ -142,7 +148,7 @@ def _variables(spec: JobSpec, machine: Machine) -> list[Setting]:
         ),
         Setting(name="PYTHONUNBUFFERED", value="1", reason="lines appear when they are printed"),
         Setting(name="PYTHONFAULTHANDLER", value="1", reason="a crash in native code shows the Python stack"),
-        *horovod_settings(controller=spec.controller, gpus=machine.gpus > 0),
+        *horovod_settings(controller=spec.controller, gpus=machine.gpus > 0, one_machine=not spec.hosts),
     ]
     if spec.controller == "mpi" and machine.mpi_prefix:
         reason = "the Open MPI wheel does not know where pip put it"
@@ -176,7 +182,8 @@ def _rank_command(spec: JobSpec, machine: Machine, *flags: str) -> tuple[str, ..
 def _mpirun(spec: JobSpec, machine: Machine, variables: list[Setting]) -> tuple[Process, list[Setting]]:
     assert machine.mpirun is not None  # _check_size said so
     largest = max((host.slots for host in spec.hosts), default=spec.world_size)
-    settings = mpi_settings(one_machine=not spec.hosts)
+    theirs = mca_names(spec.mpi_args)
+    settings = [setting for setting in mpi_settings(one_machine=not spec.hosts) if setting.name not in theirs]
     arguments = [machine.mpirun, "-np", str(spec.world_size), "--bind-to", "none", "--oversubscribe"]
     reasons = [
         Setting(

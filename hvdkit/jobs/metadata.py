@@ -49,6 +49,15 @@ def refuse(spec: JobSpec, **fields: bool) -> None:
             raise InputError(f"{dotted}: backend {spec.backend} cannot do that; leave it out or use another backend.")
 
 
+def launcher_fields(spec: JobSpec) -> dict[str, bool]:
+    """The fields of a launcher and which are set, for backends that have none to `refuse`."""
+    return {
+        "launcher_image": spec.launcher_image is not None,
+        "launcher__as_worker": spec.launcher.as_worker,
+        "launcher__resources": spec.launcher.resources is not None,
+    }
+
+
 def labels(spec: JobSpec, component: str) -> dict[str, str]:
     """The labels of an object: ours by which hvdkit finds it again, and the user's."""
     return {

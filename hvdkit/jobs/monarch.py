@@ -1,12 +1,14 @@
 """The monarch backend: a MonarchMesh of monarch.pytorch.org/v1alpha1 and a Job with its controller. Pure.
 
 The operator makes the mesh's worker pods; the controller attaches to them, runs the ranks on the mesh, and deletes
-the mesh when it ends, however it ends, so that no GPU stays held. A controller that failed is therefore not started
-again: the job has failed.
+the mesh when it ends, so that no GPU stays held. A controller that failed is therefore not started again: the job has
+failed. One that was killed, for lack of memory or with its node, deletes nothing: the mesh stays until
+`hvdkit delete`.
 
-The mesh's name is the job's without its dashes: Monarch takes letters and digits only.
+The mesh's name is the job's without its dashes, because Monarch takes letters and digits only.
 """
 
+import zlib
 from typing import Any
 
 from hvdkit.errors import InputError
@@ -25,6 +27,7 @@ from hvdkit.jobs.metadata import (
 from hvdkit.jobs.network import network_policy, pod_monitor
 from hvdkit.jobs.placement import join_gang, pod_group
 from hvdkit.jobs.pods import container, environment, pod_template, settings
+from hvdkit.jobs.policy import BACKOFF_LIMIT
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import RUNNING, STARTING, JobState
 from hvdkit.jobs.storage import nfs_objects
@@ -48,8 +51,8 @@ def check(spec: JobSpec) -> None:
     mesh = mesh_name(spec)
     if len(mesh) > _LONGEST_MESH:
         raise InputError(
-            f"name: '{spec.name}' has {len(mesh)} characters without its dashes and backend monarch leaves "
-            f"{_LONGEST_MESH} for the mesh."
+            f"name: '{spec.name}' gives the mesh {mesh} with {len(mesh)} characters and backend monarch leaves "
+            f"{_LONGEST_MESH} for it."
         )
     refuse(
         spec,
@@ -61,12 +64,17 @@ def check(spec: JobSpec) -> None:
         launcher__as_worker=spec.launcher.as_worker,
         run__suspend=spec.run.suspend,
         run__restart_policy=spec.run.restart_policy == "OnFailure",
+        run__backoff_limit=spec.run.backoff_limit not in (0, BACKOFF_LIMIT),
+        run__clean_pods=spec.run.clean_pods != "Running",
+        timeline=spec.timeline is not None,
+        autotune=spec.autotune,
     )
 
 
 def mesh_name(spec: JobSpec) -> str:
-    """Monarch's names have no dashes."""
-    return spec.name.replace("-", "")
+    """Monarch's names have no dashes; what tells `a-b` from `ab` then is a checksum."""
+    letters = spec.name.replace("-", "")
+    return letters if letters == spec.name else f"{letters}{zlib.crc32(spec.name.encode()):08x}"
 
 
 def state(objects: list[Object]) -> JobState:
@@ -99,6 +107,9 @@ def _mesh(spec: JobSpec) -> Object:
         env=env,
         ports=[{"name": "monarch", "containerPort": PORT}],
     )
+    # Ready means that Monarch can attach; its program takes seconds to start.
+    answers = {"tcpSocket": {"port": PORT}}
+    main["startupProbe"] = {**answers, "periodSeconds": 1, "failureThreshold": spec.run.start_timeout}
     template = pod_template(spec, main, component=WORKER)
     del template["metadata"]["labels"]["app.kubernetes.io/name"]  # the operator's, by which Monarch finds the pods
     join_gang(spec, template)
@@ -114,7 +125,11 @@ def _mesh(spec: JobSpec) -> Object:
 
 def _controller(spec: JobSpec) -> Object:
     command = ["python", "-m", "hvdkit.runtime.monarch_controller", "--mesh", mesh_name(spec)]
-    command += ["--hosts", str(spec.workers), "--procs", str(spec.slots), "--", *spec.command]
+    command += ["--hosts", str(spec.workers), "--procs", str(spec.slots)]
+    command += ["--wait-seconds", str(spec.run.start_timeout)]
+    if spec.scheduling.queue or spec.scheduling.gang:
+        command.append("--queued")  # the mesh may wait long for its turn, and its controller with it
+    command += ["--", *spec.command]
     made = settings(spec, controller=None)
     env = environment(spec, made, POD_IP="status.podIP", HVDKIT_NAMESPACE="metadata.namespace")
     main = container(spec, name="controller", component=LAUNCHER, command=command, env=env)

@@ -2,12 +2,15 @@
 
 The launcher waits until every worker's name resolves and its SSH server answers, then starts the ranks with mpirun
 (elastic: horovodrun). When a rank or worker fails, the launcher fails, a new launcher pod is made, up to
-`run.backoff_limit` times, and each of them keeps its log; a worker that was lost is made anew by the operator.
+`run.backoff_limit` times, and each of them keeps its log. A worker whose pod is gone (deleted, preempted, drained) is
+made anew by the operator. One that was evicted for want of memory or disk is not: its failed pod keeps the name, and
+the launcher waits for it in vain until somebody deletes that pod.
 """
 
 import re
 from typing import Any
 
+from hvdkit.errors import InputError
 from hvdkit.jobs.live import (
     created,
     find,
@@ -22,6 +25,7 @@ from hvdkit.jobs.live import (
     pod_failure,
     pods_of,
     restarts,
+    true_condition,
     why_suspended,
 )
 from hvdkit.jobs.metadata import (
@@ -44,8 +48,8 @@ from hvdkit.jobs.storage import nfs_objects
 from hvdkit.jobs.tuning import Setting
 
 SSH_PORT = 2222  # below 1024 a port needs a capability that `restricted` takes away
+EVICTED = "MPIJobEvicted"  # the operator's reason; it is not the job's end
 SSH_FOLDER = "/etc/hvdkit/ssh"  # not in a home folder: we do not know where the image's user lives
-WAIT_SECONDS = 600
 
 
 def render(spec: JobSpec) -> list[Object]:
@@ -85,6 +89,11 @@ def check(spec: JobSpec) -> None:
     check_for_cluster(spec)
     most = spec.elastic.max_workers if spec.elastic else spec.workers
     check_name(spec, f"-worker-{most - 1}")
+    if spec.security.user == 0:
+        raise InputError(
+            "security.user: as root (0) the workers' SSH server needs capabilities that all containers drop; "
+            "use another user, such as 1000."
+        )
     refuse(
         spec,
         engine=spec.engine == "ddp",
@@ -118,7 +127,8 @@ def state(objects: list[Object]) -> JobState:
     launcher_job = find(objects, "Job")
     if launcher_job is not None and (ended := job_end(launcher_job, launchers[-1:], common)):
         return ended
-    if ended := kubeflow_end(status, launchers[-1:], common):
+    evicted = _evicted(status) if launchers else None
+    if evicted is None and (ended := kubeflow_end(status, launchers[-1:], common)):
         return ended
     if policy.get("suspend"):
         return JobState(phase=SUSPENDED, reason="Suspended", message=why_suspended(job), **common)
@@ -135,12 +145,29 @@ def state(objects: list[Object]) -> JobState:
         return JobState(phase=RESTARTING, **pod_failure(last), **common)
     if phase_of(last) == "Running" and ready >= _smallest_world(details, counted):
         return JobState(phase=RUNNING, **common)
+    if evicted is not None:
+        said = evicted.get("message") or "a worker was evicted"
+        message = f"{said}; delete its pod, and the operator makes a new one."
+        return JobState(phase=RESTARTING, reason=EVICTED, message=message, **common)
     return on_the_way([*workers, last], RESTARTING if failures or restarts(last) else STARTING, common)
+
+
+def _evicted(status: Object) -> Object | None:
+    """The condition "Failed" that only says that a worker was evicted: the launcher goes on and may succeed."""
+    failed = true_condition(status, "Failed")
+    still_runs = failed is not None and failed.get("reason") == EVICTED and not status.get("completionTime")
+    return failed if still_runs else None
+
+
+def _launcher_restarts(spec: JobSpec) -> str:
+    # Never keeps each attempt's pod and log; OnFailure would restart in place and lose the log.
+    return spec.run.restart_policy or "Never"
 
 
 def _launcher(spec: JobSpec, env: list[Object]) -> Object:
     command = ["python", "-m", "hvdkit.runtime.mpijob_launcher"]
-    command += ["--slots", str(spec.slots), "--workers", str(worker_pods(spec)), "--wait-seconds", str(WAIT_SECONDS)]
+    command += ["--slots", str(spec.slots), "--workers", str(worker_pods(spec))]
+    command += ["--wait-seconds", str(spec.run.start_timeout)]
     command += [f"--mpi-arg={word}" for word in spec.mpi_args]
     if spec.elastic:
         command += ["--elastic-min", str(spec.elastic.min_workers), "--elastic-max", str(spec.elastic.max_workers)]
@@ -150,8 +177,7 @@ def _launcher(spec: JobSpec, env: list[Object]) -> Object:
     main = container(spec, name="launcher", component=LAUNCHER, command=command, env=env)
     return {
         "replicas": 1,
-        # Never keeps each attempt's pod and log; OnFailure would restart in place and lose the log.
-        "restartPolicy": spec.run.restart_policy or "Never",
+        "restartPolicy": _launcher_restarts(spec),
         "template": pod_template(spec, main, component=LAUNCHER),
     }
 
@@ -167,7 +193,7 @@ def _workers(spec: JobSpec, env: list[Object]) -> Object:
     )
     answers = {"tcpSocket": {"port": SSH_PORT}}
     # A name is in DNS once its pod is ready: look every second until it is, then seldom, for each look costs a fork.
-    main["startupProbe"] = {**answers, "periodSeconds": 1, "failureThreshold": WAIT_SECONDS}
+    main["startupProbe"] = {**answers, "periodSeconds": 1, "failureThreshold": spec.run.start_timeout}
     main["readinessProbe"] = {**answers, "periodSeconds": 30, "timeoutSeconds": 10}
     return {
         "replicas": worker_pods(spec),
@@ -179,7 +205,8 @@ def _workers(spec: JobSpec, env: list[Object]) -> Object:
 
 
 def _run_policy(spec: JobSpec) -> Object:
-    policy: Object = {"cleanPodPolicy": spec.run.clean_pods, "backoffLimit": spec.run.backoff_limit}
+    limit = spec.run.restarts(1, _launcher_restarts(spec))
+    policy: Object = {"cleanPodPolicy": spec.run.clean_pods, "backoffLimit": limit}
     if spec.run.ttl is not None:
         policy["ttlSecondsAfterFinished"] = spec.run.ttl
     if spec.run.deadline is not None:

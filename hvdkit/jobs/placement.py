@@ -39,6 +39,8 @@ def pod_fields(spec: JobSpec, component: str) -> Object:
                 "maxSkew": 1,
                 "topologyKey": scheduling.topology_key,
                 "whenUnsatisfiable": "DoNotSchedule",
+                # Else a tainted node where no worker may run counts as one with none, and the skew is never met.
+                "nodeTaintsPolicy": "Honor",
                 "labelSelector": workers,
             }
         ]

@@ -48,7 +48,7 @@ def settings(spec: JobSpec, *further: Setting, controller: str | None) -> list[S
         Setting(name="PYTHONUNBUFFERED", value="1", reason="lines appear when they are printed"),
         Setting(name="PYTHONFAULTHANDLER", value="1", reason="a crash in native code shows the Python stack"),
         *_threads(spec),
-        *(horovod_settings(controller=controller, gpus=spec.resources.gpus > 0) if controller else []),
+        *_horovod(spec, controller),
         *_interface(spec, controller),
         *further,
     ]
@@ -71,7 +71,7 @@ def environment(spec: JobSpec, given: list[Setting], **pod_fields: str) -> list[
     """The `env` of a container; `pod_fields` are variables that hold a field of the pod."""
     found: list[Object] = [{"name": setting.name, "value": escape(setting.value)} for setting in given]
     taken = {setting.name for setting in given} | set(spec.env_from)
-    for name, path in pod_fields.items():
+    for name, path in {"HVDKIT_NODE": "spec.nodeName", **pod_fields}.items():
         if name not in taken:
             found.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
     for name, source in spec.env_from.items():
@@ -178,6 +178,12 @@ def _threads(spec: JobSpec) -> list[Setting]:
         return []  # the pod itself sees what it has
     reason = f"{cores} cores / {spec.slots} ranks"
     return [Setting(name="OMP_NUM_THREADS", value=str(threads_per_rank(cores, spec.slots)), reason=reason)]
+
+
+def _horovod(spec: JobSpec, controller: str | None) -> list[Setting]:
+    if controller is None:
+        return []
+    return horovod_settings(controller=controller, gpus=spec.resources.gpus > 0, one_machine=False)
 
 
 def _interface(spec: JobSpec, controller: str | None) -> list[Setting]:

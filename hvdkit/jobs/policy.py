@@ -4,10 +4,12 @@ import re
 from dataclasses import dataclass
 
 from hvdkit.errors import InputError
-from hvdkit.jobs.rules import choice, data_key, dns_name, label_key, not_negative, port, positive, ruled
+from hvdkit.jobs.rules import MAX_INT32, choice, data_key, dns_name, label_key, not_negative, port, positive, ruled
 
 RESTART_POLICIES = ("Never", "OnFailure")
 CLEAN_POD_POLICIES = ("Running", "All", "None")
+BACKOFF_LIMIT = 3
+START_TIMEOUT = 600
 
 _INTERFACES = re.compile(r"[A-Za-z0-9_.-]{1,15}(,[A-Za-z0-9_.-]{1,15})*")
 _POD_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName")
@@ -84,8 +86,13 @@ class RunPolicy:
     """Never: a failed pod stays to be looked at and a new one is made; OnFailure: its container starts again in
     place. None is what suits the backend."""
 
-    backoff_limit: int = ruled(not_negative, 3)
-    """How often the world as a whole may start again (from its checkpoint) before the job has failed."""
+    backoff_limit: int = ruled(not_negative, BACKOFF_LIMIT)
+    """How often the world as a whole may start again (from its checkpoint) before the job has failed; monarch's never
+    does."""
+
+    start_timeout: int = ruled(positive, START_TIMEOUT)
+    """Seconds that the pods of a started job may take to meet, images and nodes included; then those that wait start
+    again, which counts like a failure (all but pytorchjob; monarch fails). Time in a queue is not counted."""
 
     deadline: int | None = ruled(positive, None)
     """Seconds after which a job that still runs has failed; None waits for ever."""
@@ -94,13 +101,22 @@ class RunPolicy:
     """Seconds after its end at which the cluster removes the job (mpijob: its launcher); None keeps it."""
 
     clean_pods: str = choice(CLEAN_POD_POLICIES, "Running")
-    """Which workers go when the job has ended: those that still run and hold GPUs, all, or none."""
+    """Which workers go when the job has ended: those that still run and hold GPUs, all, or none (mpijob,
+    pytorchjob)."""
 
     suspend: bool = False
     """Create the job without starting it; `hvdkit resume` does."""
 
     grace: int = ruled(positive, 30)
     """Seconds that ranks asked to stop may take to save and leave."""
+
+    def restarts(self, pods: int, restart_policy: str) -> int:
+        """The `backoffLimit` under which so many pods may start again `backoff_limit` times."""
+        limit = self.backoff_limit * pods
+        # New pods are over when they exceed the limit; restarts in place already when they reach it, unless it is 0.
+        if limit and restart_policy == "OnFailure":
+            limit += 1
+        return min(MAX_INT32, limit)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from hvdkit.jobs.metadata import (
     add_queue,
     check_for_cluster,
     check_name,
+    launcher_fields,
     metadata,
     refuse,
     suspended,
@@ -34,7 +35,7 @@ from hvdkit.jobs.metadata import (
 from hvdkit.jobs.network import network_policy, pod_monitor
 from hvdkit.jobs.placement import scheduling_policy
 from hvdkit.jobs.pods import container, environment, pod_template, settings
-from hvdkit.jobs.rules import MAX_INT32
+from hvdkit.jobs.policy import START_TIMEOUT
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import FAILED, RESTARTING, RUNNING, STARTING, SUCCEEDED, SUSPENDED, JobState
 from hvdkit.jobs.storage import nfs_objects
@@ -83,7 +84,10 @@ def check(spec: JobSpec) -> None:
         mpi_args=bool(spec.mpi_args),
         independent=spec.independent,
         generate_name=spec.generate_name,
-        launcher__as_worker=spec.launcher.as_worker,
+        timeline=spec.timeline is not None,
+        autotune=spec.autotune,
+        run__start_timeout=spec.run.start_timeout != START_TIMEOUT,
+        **launcher_fields(spec),
     )
 
 
@@ -142,11 +146,15 @@ def _template(spec: JobSpec, *, static_rendezvous: bool) -> Object:
 
 
 def _replica(spec: JobSpec, count: int, template: Object) -> Object:
-    return {"replicas": count, "restartPolicy": spec.run.restart_policy or "OnFailure", "template": template}
+    return {"replicas": count, "restartPolicy": _restart_policy(spec), "template": template}
+
+
+def _restart_policy(spec: JobSpec) -> str:
+    return spec.run.restart_policy or "OnFailure"
 
 
 def _run_policy(spec: JobSpec) -> Object:
-    limit = min(MAX_INT32, spec.run.backoff_limit * spec.workers)  # counted in restarts of pods
+    limit = spec.run.restarts(spec.workers, _restart_policy(spec))  # the operator adds up those of all pods
     policy: Object = {"cleanPodPolicy": spec.run.clean_pods, "backoffLimit": limit}
     if spec.run.ttl is not None:
         policy["ttlSecondsAfterFinished"] = spec.run.ttl

@@ -3,30 +3,37 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hvdkit.jobs.rules import label_key, not_negative, parse_quantity, quantities, quantity, ruled
+from hvdkit.errors import InputError
+from hvdkit.jobs import rules
+from hvdkit.jobs.rules import not_negative, parse_quantity, quantities, ruled
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What one pod asks for."""
 
-    cpus: str | None = ruled(quantity, None)
+    cpus: str | None = ruled(rules.cpus, None)
     """Processors of a pod, such as 4 or 500m; None asks for none, and the pod takes what is left."""
 
     limit_cpus: bool = False
     """Also stop the pod at that many; needed where nodes give whole cores away, else it only slows it down."""
 
-    memory: str | None = ruled(quantity, None)
+    memory: str | None = ruled(rules.memory, None)
     """Memory of a pod, such as 16Gi: asked for, and the limit at which the kernel ends it."""
 
     gpus: int = ruled(not_negative, 0)
     """GPUs of a pod."""
 
-    gpu_resource: str = ruled(label_key, "nvidia.com/gpu")
+    gpu_resource: str = ruled(rules.device, "nvidia.com/gpu")
     """What the cluster calls its GPUs: nvidia.com/gpu, amd.com/gpu, or a MIG profile."""
 
     extended: Mapping[str, str] = ruled(quantities, {})
     """Further resources by name, such as rdma/hca: 1."""
+
+    def check(self, where: str) -> None:
+        """Called by the spec."""
+        if self.gpu_resource in self.extended:
+            raise InputError(f"{where}extended: {self.gpu_resource} are the GPUs; ask for them with {where}gpus.")
 
     def amounts(self) -> dict[str, dict[str, str | int]]:
         """The `resources` of a container."""

@@ -26,6 +26,8 @@ _SUFFIXES = {"m": 0.001}
 _SUFFIXES |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", start=1)}
 _SUFFIXES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
 
+_LEAST_MEMORY = 1024**2  # a number without its suffix is below it
+
 _REQUIRED = object()
 
 
@@ -177,6 +179,23 @@ def quantity(name: str, value: str) -> None:
         raise InputError(f"{name}: it must be more than 0; leave it out to ask for none.")
 
 
+def memory(name: str, value: str) -> None:
+    """An amount of memory."""
+    quantity(name, value)
+    amount = parse_quantity(value)
+    if value.endswith("m"):
+        raise InputError(f"{name}: '{value}' are thousandths of a byte; write {value[:-1]}Mi for mebibytes.")
+    if amount is not None and amount < _LEAST_MEMORY:
+        raise InputError(f"{name}: '{value}' is less than 1Mi, in which nothing runs; write 16Gi for gibibytes.")
+
+
+def cpus(name: str, value: str) -> None:
+    """An amount of processors."""
+    quantity(name, value)
+    if value.endswith("i"):
+        raise InputError(f"{name}: '{value}' has a suffix for bytes; write processors as 4 or 500m.")
+
+
 def parse_quantity(value: str) -> float | None:
     """The amount as a number; None when it is none."""
     match = _QUANTITY.fullmatch(value)
@@ -212,6 +231,13 @@ def label_value(name: str, value: str) -> None:
         raise InputError(f"{name}: '{value}' is not a label's value; use up to 63 of A-Z, a-z, 0-9, '-', '_', '.'.")
 
 
+def device(name: str, value: str) -> None:
+    """A resource that is not Kubernetes' own: it has a domain."""
+    label_key(name, value)
+    if "/" not in value:
+        raise InputError(f"{name}: '{value}' is not an extended resource; write it with its domain, example.com/nic.")
+
+
 def labels(name: str, value: Mapping[str, str]) -> None:
     """Labels, as Kubernetes checks them."""
     for key, member in value.items():
@@ -231,9 +257,7 @@ def annotations(name: str, value: Mapping[str, str]) -> None:
 def quantities(name: str, value: Mapping[str, str]) -> None:
     """Amounts of resources that have a domain in their name."""
     for key, member in value.items():
-        label_key(name, key)
-        if "/" not in key:
-            raise InputError(f"{name}: '{key}' is not an extended resource; write it with its domain, example.com/nic.")
+        device(name, key)
         quantity(f"{name}.{key}", member)
         amount = parse_quantity(member)
         if amount is not None and not amount.is_integer():

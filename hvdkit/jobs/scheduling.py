@@ -79,7 +79,8 @@ class Scheduling:
     """Taints that the pods put up with; that of the GPU resource is added by itself."""
 
     placement: str = choice(PLACEMENTS, "any")
-    """spread: workers evenly over hosts, as a must; pack: on as few hosts as possible, as a wish."""
+    """spread: workers evenly over hosts, as a must; pack: on as few hosts as possible, as a wish. With GPUs, spread
+    wants a node_selector for the GPU nodes: hosts without one count as well, and stay without a worker."""
 
     topology_key: str = ruled(label_key, "kubernetes.io/hostname")
     """What placement counts as one host; a rack's or zone's label spreads or packs over those."""
@@ -91,7 +92,8 @@ class Scheduling:
     """Scheduler of the pods; None is the cluster's own, or the gang's."""
 
     gang: str | None = choice(GANG_SCHEDULERS, None)
-    """Start all pods together or none (PodGroup); the scheduler of this name must run in the cluster."""
+    """Start all pods together or none (PodGroup); the scheduler of this name must run in the cluster, and for mpijob
+    and pytorchjob their operator with its gang scheduling switched on."""
 
     gang_timeout: int | None = ruled(positive, None)
     """Seconds that a gang may wait for its last pod before it gives its place back (coscheduling)."""

@@ -8,9 +8,8 @@ from hvdkit.jobs.rules import choice, not_negative, ruled
 
 LEVELS = ("restricted", "baseline", "privileged")  # from the strictest to the laxest
 
-# What the two standards let a container add; everything else needs privileged.
-_RESTRICTED_CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
-_BASELINE_CAPABILITIES = _RESTRICTED_CAPABILITIES | {
+# What baseline lets root add; everything else needs privileged.
+_BASELINE_CAPABILITIES = {
     "AUDIT_WRITE",
     "CHOWN",
     "DAC_OVERRIDE",
@@ -18,6 +17,7 @@ _BASELINE_CAPABILITIES = _RESTRICTED_CAPABILITIES | {
     "FSETID",
     "KILL",
     "MKNOD",
+    "NET_BIND_SERVICE",
     "SETFCAP",
     "SETGID",
     "SETPCAP",
@@ -51,7 +51,7 @@ class Security:
     """Make the image's own files read-only; /tmp and mounted volumes stay writable."""
 
     capabilities: tuple[str, ...] = ruled(_capability, ())
-    """Capabilities that the containers get back after all were dropped, such as IPC_LOCK for RDMA."""
+    """Capabilities that containers of root (user 0) get back after all were dropped, such as IPC_LOCK for RDMA."""
 
     def check(self, where: str) -> None:
         """Called by the spec."""
@@ -63,8 +63,13 @@ class Security:
         if self.user == 0:
             self.require("baseline", f"{where}user", "root (0)", "use another user, such as 1000")
         for index, name in enumerate(self.capabilities):
-            needed = "restricted" if name in _RESTRICTED_CAPABILITIES else "privileged"
-            needed = "baseline" if needed == "privileged" and name in _BASELINE_CAPABILITIES else needed
+            if self.user != 0:
+                raise InputError(
+                    f"{where}capabilities[{index}]: {name} has no effect for user {self.user}, only root's processes "
+                    "get it; for RDMA let the nodes' container runtime set memlock to unlimited, or give the program "
+                    "a file capability in the image and set allowPrivilegeEscalation in the rendered manifest."
+                )
+            needed = "baseline" if name in _BASELINE_CAPABILITIES else "privileged"
             self.require(needed, f"{where}capabilities[{index}]", name, "leave it out")
 
     def require(self, needed: str, field: str, what: str, otherwise: str) -> None:

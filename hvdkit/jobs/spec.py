@@ -12,7 +12,7 @@ from hvdkit.errors import InputError
 from hvdkit.jobs import LOCAL, MODULES, rules
 from hvdkit.jobs.policy import Elastic, EnvSource, Metrics, Network, RunPolicy
 from hvdkit.jobs.resources import Launcher, Resources
-from hvdkit.jobs.rules import check_part, choice, ruled
+from hvdkit.jobs.rules import check_part, choice, parse_quantity, ruled
 from hvdkit.jobs.scheduling import Scheduling
 from hvdkit.jobs.security import Security
 from hvdkit.jobs.volumes import NFS_MODES, Volume
@@ -99,7 +99,9 @@ class JobSpec:
     """Run unconnected copies of the command instead of one world (job)."""
 
     generate_name: bool = False
-    """Let the cluster add five characters to the name, for `kubectl create` of one manifest again and again (job)."""
+    """Let the cluster add five characters to the name, for `kubectl create` of one manifest again and again (job).
+
+    The Service and NetworkPolicy of the first time serve the later ones: kubectl says that they exist, and goes on."""
 
     image: str | None = ruled(rules.image, None)
     """Container image with the command and hvdkit in it."""
@@ -125,8 +127,9 @@ class JobSpec:
     resources: Resources = field(default_factory=Resources)
     """What each worker asks for."""
 
-    shm: str | None = ruled(rules.quantity, None)
-    """Size of /dev/shm, which data loaders and NCCL share memory through; None is as large as the pod's memory."""
+    shm: str | None = ruled(rules.memory, None)
+    """How much /dev/shm may hold, which data loaders and NCCL share memory through; what it holds counts as the pod's
+    memory. None is all of resources.memory, and without that all of the node's."""
 
     launcher: Launcher = field(default_factory=Launcher)
     """The pod that starts the ranks, where the backend has one."""
@@ -136,7 +139,7 @@ class JobSpec:
 
     nfs_mode: str = choice(NFS_MODES, "auto")
     """How NFS is mounted: inline in the pods, or through a PV and a claim that carry mount options; auto is inline
-    unless security.enforced forbids that."""
+    unless security.enforced forbids that or a volume has mount options of its own."""
 
     scheduling: Scheduling = field(default_factory=Scheduling)
     """Which nodes, and together with what."""
@@ -217,7 +220,15 @@ class JobSpec:
                 f"slots: {self.slots} ranks in a worker of {self.resources.gpus} GPUs, but each rank needs its own; "
                 "set --gpus to the slots, or fewer slots and more workers."
             )
+        self._check_shm()
         self._check_metrics()
+
+    def _check_shm(self) -> None:
+        memory = self.resources.memory
+        if self.shm and memory and (parse_quantity(self.shm) or 0) > (parse_quantity(memory) or 0):
+            raise InputError(
+                f"shm: {self.shm} is more than the pod's memory, {memory}, which it counts as; set --memory higher."
+            )
 
     def _check_metrics(self) -> None:
         if self.metrics.port is None:
@@ -253,6 +264,11 @@ class JobSpec:
             if place in seen:
                 raise InputError(f"{where}: '{volume.mount}' is taken by volumes[{seen[place]}] already.")
             seen[place] = index
+            if volume.nfs is not None and volume.nfs.own_options and self.nfs_mode == "inline":
+                raise InputError(
+                    f"volumes[{index}].nfs.mount_options: an inline NFS volume has none; leave them out, or use "
+                    "--nfs-mode pv."
+                )
 
     def _check_security(self) -> None:
         if self.network.host_network:

@@ -1,8 +1,8 @@
 """The volumes of a JobSpec as Kubernetes writes them, and the PV and claim of an NFS folder. Pure."""
 
-import hashlib
 import json
 
+from hvdkit.errors import InputError
 from hvdkit.jobs.metadata import MANAGED_BY, Object
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.volumes import Nfs, Volume
@@ -12,7 +12,10 @@ _NFS_CAPACITY = "1Ti"  # Kubernetes wants a number; NFS knows none, and the serv
 
 def nfs_through_pv(spec: JobSpec) -> bool:
     """Whether NFS is mounted through a PV and a claim."""
-    return spec.nfs_mode == "pv" or (spec.nfs_mode == "auto" and spec.security.enforced == "restricted")
+    if spec.nfs_mode == "auto":
+        own_options = any(volume.nfs is not None and volume.nfs.own_options for volume in spec.volumes)
+        return own_options or spec.security.enforced == "restricted"
+    return spec.nfs_mode == "pv"
 
 
 def volumes(spec: JobSpec, *, shm: bool) -> tuple[list[Object], list[Object]]:
@@ -46,6 +49,8 @@ def nfs_objects(spec: JobSpec) -> list[Object]:
     """
     if not nfs_through_pv(spec):
         return []
+    if spec.namespace is None and any(volume.nfs for volume in spec.volumes):
+        raise InputError("namespace: nfs_mode pv needs it, because a PV serves one namespace only; say which with -n.")
     found: dict[str, list[Object]] = {}
     for volume in spec.volumes:
         if volume.nfs is not None:
@@ -56,7 +61,9 @@ def nfs_objects(spec: JobSpec) -> list[Object]:
 
 def nfs_claim(spec: JobSpec, nfs: Nfs) -> str:
     """The name of an NFS folder's PV and claim. A PV serves one claim, so each namespace has its own."""
-    identity = json.dumps([spec.namespace or "", nfs.server, nfs.path, *nfs.mount_options])
+    import hashlib  # loads OpenSSL, which is a good part of the start of `hvdkit render`; only a PV needs it
+
+    identity = json.dumps([spec.namespace, nfs.server, nfs.path, *nfs.mount_options])
     return f"hvdkit-nfs-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
@@ -81,8 +88,6 @@ def _source(spec: JobSpec, volume: Volume) -> Object:
 
 
 def _persistent_volume(spec: JobSpec, nfs: Nfs, name: str) -> Object:
-    # Bound to its claim from the start, where we know it: nobody else's claim can take it.
-    bound = {"claimRef": {"namespace": spec.namespace, "name": name}} if spec.namespace else {}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -93,18 +98,18 @@ def _persistent_volume(spec: JobSpec, nfs: Nfs, name: str) -> Object:
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": "",
             **({"mountOptions": list(nfs.mount_options)} if nfs.mount_options else {}),
-            **bound,
+            # Bound to its claim from the start: nobody else's claim can take it.
+            "claimRef": {"namespace": spec.namespace, "name": name},
             "nfs": {"server": nfs.server, "path": nfs.path},
         },
     }
 
 
 def _claim(spec: JobSpec, name: str) -> Object:
-    namespace = {"namespace": spec.namespace} if spec.namespace else {}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, **namespace, "labels": dict(MANAGED_BY)},
+        "metadata": {"name": name, "namespace": spec.namespace, "labels": dict(MANAGED_BY)},
         "spec": {
             "accessModes": ["ReadWriteMany"],
             "storageClassName": "",  # not "the default class": this claim waits for the PV above

@@ -28,13 +28,19 @@ class Nfs:
     """The exported folder."""
 
     mount_options: tuple[str, ...] = ruled(text, NFS_MOUNT_OPTIONS)
-    """Options of the mount; only a PV can carry them, an inline volume is mounted with the node's defaults."""
+    """Options of the mount. Only a PV can carry them, so that others than these need nfs_mode pv; an inline volume is
+    mounted with the node's defaults."""
 
     def check(self, where: str) -> None:
         """Called by the spec."""
         for index, option in enumerate(self.mount_options):
             if not option or any(letter.isspace() or letter == "," for letter in option):
                 raise InputError(f"{where}mount_options[{index}]: '{option}' is not one option; write them one by one.")
+
+    @property
+    def own_options(self) -> bool:
+        """Whether the user chose options, which must not get lost; having none is what inline gives."""
+        return self.mount_options not in ((), NFS_MOUNT_OPTIONS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,8 @@ label_values = st.sampled_from(["", "a", "A1", "1", "yes", "1e3", "x" * 63])
 label_keys = st.sampled_from(["team", "example.com/team", "a.b.c/d_e.F"])
 paths = st.sampled_from(["/data", "/mnt/a b", "/öffentlich", "/a/b/c", "/$(x)", "/1e3"])
 amounts = st.sampled_from(["1", "500m", "2.5", "16Gi", "1e3", "100M", ".5"])
+cpus = st.sampled_from(["1", "500m", "2.5", "1e2", ".5", "4Gi"])
+memory = st.sampled_from(["16Gi", "1e9", "2000M", "2.5Gi", "500m"])
 variables = st.from_regex(r"[A-Z_][A-Z0-9_]{0,6}", fullmatch=True) | st.sampled_from(
     ["HVDKIT_SSH_FOLDER", "HOROVOD_CYCLE_TIME", "PET_NODE_RANK", "PET_MASTER_PORT", "MONARCH_PORT", "POD_IP"]
 )
@@ -147,11 +149,11 @@ env_sources = st.one_of(
 )
 resources = parts(
     Resources,
-    cpus=amounts,
+    cpus=cpus,
     limit_cpus=st.booleans(),
-    memory=amounts,
+    memory=memory,
     gpus=st.integers(0, 8),
-    gpu_resource=st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"]),
+    gpu_resource=st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb", "gpu"]),
     extended=st.dictionaries(st.sampled_from(["rdma/hca", "example.com/nic"]), st.sampled_from(["1", "2"]), max_size=2),
 )
 scheduling = parts(
@@ -191,6 +193,7 @@ run = parts(
     RunPolicy,
     restart_policy=maybe(st.sampled_from(["Never", "OnFailure"])),
     backoff_limit=st.integers(0, 9),
+    start_timeout=maybe(st.integers(1, 9999), 600),
     deadline=st.integers(1, 10**6),
     ttl=st.integers(0, 10**6),
     clean_pods=st.sampled_from(["Running", "All", "None"]),
@@ -224,7 +227,7 @@ GOOD: dict[str, st.SearchStrategy] = {
     "env": st.dictionaries(variables, words, max_size=4),
     "env_from": st.dictionaries(variables, env_sources, max_size=3),
     "resources": resources,
-    "shm": amounts,
+    "shm": memory,
     "launcher": parts(Launcher, resources=resources, as_worker=maybe(st.just(True), False)),
     "volumes": tuples(volumes),
     "nfs_mode": st.sampled_from(["auto", "inline", "pv"]),

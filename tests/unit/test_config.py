@@ -13,7 +13,7 @@ from hvdkit.config.environment import likely_typos, read_environment, variables
 from hvdkit.config.file import parse, read_file, settings_in
 from hvdkit.config.load import load_settings
 from hvdkit.config.reading import build
-from hvdkit.config.settings import Setting, all_settings, declared_defaults, make_spec, merge, settings_of
+from hvdkit.config.settings import Setting, all_settings, declared_defaults, find, make_spec, merge, settings_of
 from hvdkit.errors import InputError
 from hvdkit.jobs.policy import Elastic
 from hvdkit.jobs.spec import JobSpec
@@ -82,6 +82,7 @@ def test_null_takes_a_whole_part_away(folder: Path) -> None:
 def test_a_rank_does_not_take_its_own_world_for_settings() -> None:
     rank = {"HVDKIT_WORLD_SIZE": "4", "HVDKIT_HOSTS": "2", "HVDKIT_BACKEND": "mpijob"}
     assert read_environment(rank) == []
+    assert read_environment({"HVDKIT_JOB": "train", "HVDKIT_BACKEND": "job"}) == []  # a pod of independent ones
     assert [setting.name for setting in read_environment({"HVDKIT_BACKEND": "mpijob"})] == ["backend"]
 
 
@@ -114,6 +115,7 @@ def test_every_spec_can_be_written_in_the_file(name: str) -> None:
         ("version: 1\nresources: {gpu: 2}", "resources.gpu: there is no such key; did you mean gpus?"),
         ("version: 1\nvolumes: [{mount: /a, pcv: b}]", "volumes[0].pcv: there is no such key; did you mean pvc?"),
         ("version: 1\nprofiles: {gpu: {slot: 2}}", "profiles.gpu.slot: there is no such key; did you mean slots?"),
+        ("version: 1\nprofiles: {gpu: 2}", "profiles.gpu: it must be a mapping"),
         ("version: 1\nworkers: two", "workers: 'two' is not a whole number."),
         ("version: 1\nautotune: maybe", "autotune: 'maybe' is neither true nor false."),
         ("version: 1\ncommand: python train.py", "command: it must be a list"),
@@ -151,18 +153,66 @@ def test_a_profile_that_is_not_there_gets_the_nearest(folder: Path) -> None:
         read_file(folder / "hvdkit.yaml", "gpus")
 
 
-def test_a_wrong_value_is_told_where_it_came_from(folder: Path) -> None:
-    for environment, sentence in (
-        ({"HVDKIT_WORKERS": "9"}, "HVDKIT_WORKERS: 9 is outside elastic's 1 to 4"),
-        ({"HVDKIT_WORKERS": "x"}, "HVDKIT_WORKERS: 'x' is not a whole number."),
-        ({"HVDKIT_LABELS": "{a: b c}"}, "HVDKIT_LABELS: 'b c' is not a label's value"),
-    ):
-        with pytest.raises(InputError) as error:
-            spec_of(load_settings([], environment))
-        assert str(error.value).startswith(sentence)
-    (folder / "hvdkit.yaml").write_text("version: 1\nshm: 1GB")
-    with pytest.raises(InputError, match=r"^hvdkit.yaml: shm: '1GB' is not an amount"):
-        spec_of(load_settings([], {}))
+# Each kind of field once: how a file says something wrong, how a variable does, the field, and the error's sentence.
+WRONG = [
+    ("workers: 0", "HVDKIT_WORKERS", "0", "workers", "0 is too few"),
+    ("shm: 1GB", "HVDKIT_SHM", "1GB", "shm", "'1GB' is not an amount"),
+    ("resources: {memory: 1GB}", "HVDKIT_RESOURCES_MEMORY", "1GB", "resources.memory", "'1GB' is not an amount"),
+    ("backend: slurm", "HVDKIT_BACKEND", "slurm", "backend", "'slurm' is not one of"),
+    ("autotune: maybe", "HVDKIT_AUTOTUNE", "maybe", "autotune", "'maybe' is neither true nor false"),
+    ("threads: two", "HVDKIT_THREADS", "two", "threads", "'two' is not a whole number"),
+    ("env: {1A: x}", "HVDKIT_ENV", "{1A: x}", "env", "'1A' is not a variable name"),
+    ("labels: {a: b c}", "HVDKIT_LABELS", "{a: b c}", "labels.a", "'b c' is not a label's value"),
+    ("volumes: [{mount: a, pvc: b}]", "HVDKIT_VOLUMES", "[{mount: a, pvc: b}]", "volumes[0].mount", "'a' is not an"),
+    ("volumes: [{mont: /a}]", "HVDKIT_VOLUMES", "[{mont: /a}]", "volumes[0].mont", "there is no such key; did you"),
+    ("elastic: {min_workers: 1}", "HVDKIT_ELASTIC_MIN_WORKERS", "1", "elastic.max_workers", "it is missing, and"),
+]
+KINDS = [row[3] for row in WRONG]
+
+
+def mistake(environment: dict[str, str], flags: list[Setting] = ()) -> str:
+    with pytest.raises(InputError) as error:
+        spec_of(load_settings(list(flags), environment))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("text", "variable", "value", "field", "sentence"), WRONG, ids=KINDS)
+def test_a_wrong_value_is_told_where_it_came_from(
+    folder: Path, text: str, variable: str, value: str, field: str, sentence: str
+) -> None:
+    file = folder / "hvdkit.yaml"
+    file.write_text(f"version: 1\n{text}\n")
+    assert mistake({}).startswith(f"hvdkit.yaml: {field}: {sentence}")
+
+    file.write_text(f"version: 1\nprofiles: {{mine: {{{text}}}}}\n")
+    places = (f"hvdkit.yaml (profile mine): {field}", f"hvdkit.yaml: profiles.mine.{field}")  # in building, in reading
+    assert mistake({"HVDKIT_PROFILE": "mine"}).startswith(tuple(f"{place}: {sentence}" for place in places))
+
+    file.write_text("version: 1\nenv: {A: '1'}\nlabels: {x: y}\n")  # others have set something in the same mappings
+    place = {"elastic.max_workers": f"{variable}: {field}"}.get(field, variable + "".join(field.partition("[")[1:]))
+    assert mistake({variable: value}).startswith(f"{place}: {sentence}")
+
+
+def test_values_that_contradict_each_other_name_one_of_their_places(folder: Path) -> None:
+    assert mistake({"HVDKIT_WORKERS": "9"}).startswith("HVDKIT_WORKERS: 9 is outside elastic's 1 to 4")
+    flag = settings_of({"resources": {"gpus": 2}}, "--gpus")
+    assert mistake({"HVDKIT_PROFILE": "gpu"}, flag).startswith("hvdkit.yaml (profile gpu): slots: 8 ranks in a worker")
+
+
+def test_a_file_or_profile_that_is_not_there_is_told_who_asked_for_it(folder: Path) -> None:
+    assert mistake({"HVDKIT_CONFIG": "none.yaml"}) == "HVDKIT_CONFIG: there is no file none.yaml."
+    assert mistake({"HVDKIT_PROFILE": "gpus"}).startswith("hvdkit.yaml: profiles.gpus: there is no such key")
+    (folder / "hvdkit.yaml").unlink()
+    assert mistake({"HVDKIT_PROFILE": "gpu"}).startswith("HVDKIT_PROFILE=gpu: profiles stand in hvdkit.yaml")
+
+
+def test_an_empty_mapping_takes_away_what_was_said_before(folder: Path) -> None:
+    assert spec_of(load_settings([], {"HVDKIT_ENV": "{}"})).env == {}
+    (folder / "hvdkit.yaml").write_text("version: 1\nenv: {A: '1'}\nprofiles: {bare: {env: {}}, blank: {env: }}\n")
+    assert spec_of(load_settings([], {}, profile="bare")).env == {}
+    assert spec_of(load_settings([], {}, profile="blank")).env == {"A": "1"}
+    added = settings_of({"env": {"B": "2"}}, "--env")
+    assert spec_of(load_settings(added, {}, profile="bare")).env == {"B": "2"}
 
 
 def test_later_layers_replace_what_lies_in_their_way() -> None:
@@ -189,3 +239,11 @@ def test_the_command_shows_values_and_sources(folder: Path, monkeypatch: pytest.
     document = json.loads(CliRunner().invoke(command, ["--json"], standalone_mode=False).output)
     found = {row["name"]: (row["value"], row["source"]) for row in document["settings"]}
     assert found["workers"] == (2, "hvdkit.yaml") and found["resources.gpus"] == (0, "default")
+
+
+def test_every_gpu_has_a_rank_unless_somebody_says_else() -> None:
+    gpus = Setting(path=("resources", "gpus"), value=8, source="--gpus")
+    slots = Setting(path=("slots",), value=2, source="--slots")
+    assert make_spec([gpus], name="a").slots == 8
+    assert make_spec([gpus, slots], name="a").slots == 2
+    assert find(all_settings([gpus]), "slots").source == "a rank for each GPU"

@@ -9,6 +9,7 @@ from golden_specs import everything
 from hvdkit.errors import InputError
 from hvdkit.jobs import CLUSTER_BACKENDS, render
 from hvdkit.jobs.policy import Elastic, EnvSource, RunPolicy
+from hvdkit.jobs.resources import Resources
 from hvdkit.jobs.scheduling import Scheduling
 from hvdkit.jobs.spec import Host, JobSpec
 from hvdkit.jobs.volumes import Volume
@@ -28,7 +29,7 @@ OTHERWISE: dict[str, Any] = {
     "independent": True,
     "generate_name": True,
     "image": "other",
-    "launcher_image": None,
+    "launcher_image": "other",
     "pull_policy": "Never",
     "pull_secrets": (),
     "working_dir": None,
@@ -36,12 +37,12 @@ OTHERWISE: dict[str, Any] = {
     "env_from": {"TOKEN": EnvSource(field="metadata.uid")},
     "resources.cpus": "7",
     "resources.limit_cpus": False,
-    "resources.memory": "1Gi",
+    "resources.memory": "32Gi",
     "resources.gpus": 4,
     "resources.gpu_resource": "nvidia.com/gpu",
     "resources.extended": {},
     "shm": "1Gi",
-    "launcher.resources": None,
+    "launcher.resources": Resources(cpus="2"),
     "launcher.as_worker": True,
     "volumes": (Volume(mount="/other", pvc="other"),),
     "nfs_mode": "inline",
@@ -58,6 +59,7 @@ OTHERWISE: dict[str, Any] = {
     "run.restart_policy": "OnFailure",
     "run.backoff_limit": 7,
     "run.deadline": None,
+    "run.start_timeout": 7,
     "run.ttl": 7,
     "run.clean_pods": "None",
     "run.suspend": True,
@@ -72,7 +74,7 @@ OTHERWISE: dict[str, Any] = {
     "security.user": 0,
     "security.group": 7,
     "security.read_only_root": True,
-    "security.capabilities": (),
+    "security.capabilities": ("IPC_LOCK",),
     "service_account": None,
     "metrics.port": 9500,
     "metrics.pod_monitor": False,
@@ -81,19 +83,18 @@ OTHERWISE: dict[str, Any] = {
     "provenance": {},
     "mpi_args": ("--tag-output",),
     "hosts": tuple(Host(name=name) for name in "abcd"),
-    "timeline": None,
-    "autotune": False,
+    "timeline": "/other.json",
+    "autotune": True,
 }
 
 # What has no use: the level and what a namespace enforces are limits; the rest is another backend's business.
 EVERYWHERE = {"security.enforced", "controller"}  # mpijob refuses gloo
-NO_LAUNCHER = {"launcher_image", "launcher.resources", "run.clean_pods"}
 UNUSED = {
     "mpijob": EVERYWHERE - {"controller"} | {"network.port", "network.policy"},
-    "indexed-job": EVERYWHERE | NO_LAUNCHER,
-    "job": EVERYWHERE | NO_LAUNCHER,
-    "pytorchjob": EVERYWHERE | NO_LAUNCHER - {"run.clean_pods"} | {"engine"},  # ddp is all it has
-    "monarch": EVERYWHERE | {"network.port", "run.backoff_limit", "run.clean_pods", "engine"},
+    "indexed-job": EVERYWHERE,
+    "job": EVERYWHERE,
+    "pytorchjob": EVERYWHERE | {"engine"},  # ddp is all it has
+    "monarch": EVERYWHERE | {"network.port", "engine"},
 }
 
 

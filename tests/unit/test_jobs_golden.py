@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from golden_specs import GOLDEN
+from golden_specs import GOLDEN, spec
 
 from hvdkit.checks.validate import validate_objects
 from hvdkit.checks.validate_finding import ERROR
+from hvdkit.errors import InputError
 from hvdkit.jobs import CLUSTER_BACKENDS, render
+from hvdkit.jobs.policy import Elastic
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.storage import nfs_through_pv
 from hvdkit.jobs.yaml_text import to_yaml
@@ -53,4 +55,10 @@ def test_every_file_belongs_to_a_spec() -> None:
 def test_every_backend_is_seen_in_every_important_shape(backend: str) -> None:
     shapes = [name.removeprefix(f"{backend}-") for name, spec in GOLDEN.items() if spec.backend == backend]
     assert any("cpu" in shape for shape in shapes) and any("gpu" in shape for shape in shapes)
-    assert {"restricted", "everything"} <= set(shapes)
+    assert any("pvc" in shape for shape in shapes)
+    assert {"restricted", "everything", "nfs-inline", "nfs-pv"} <= set(shapes)
+    try:
+        render(spec(backend, elastic=Elastic(min_workers=1, max_workers=3)))
+    except InputError:
+        return  # it cannot
+    assert "elastic" in shapes

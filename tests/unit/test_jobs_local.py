@@ -1,5 +1,7 @@
 """The local renderer: whole plans compared, and any spec either renders or is refused by our own error."""
 
+import os
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from hvdkit.errors import HvdkitError, InputError
 from hvdkit.jobs.local import Machine, render
 from hvdkit.jobs.spec import Host, JobSpec
+from hvdkit.local.machine import read_machine
 
 MACHINE = Machine(
     cores=8,
@@ -38,7 +41,7 @@ def test_two_ranks_by_mpi() -> None:
         "PYTHONFAULTHANDLER": "1",
         "HOROVOD_CONTROLLER": "mpi",
         "HOROVOD_CPU_OPERATIONS": "mpi",
-        "HOROVOD_FUSION_THRESHOLD": "1048576",
+        "HOROVOD_FUSION_THRESHOLD": "0",
         "HOROVOD_CYCLE_TIME": "5",
         "OPAL_PREFIX": "/venv",
     }
@@ -78,14 +81,31 @@ def test_with_gpus_horovod_keeps_its_own_defaults() -> None:
         assert "HOROVOD_FUSION_THRESHOLD" not in process.env and "HOROVOD_CYCLE_TIME" not in process.env
 
 
+def test_fusion_is_off_through_shared_memory_only() -> None:
+    (process, *_) = render(spec(workers=2, hosts=(Host(name="a", slots=1), Host(name="b", slots=1))), MACHINE).processes
+    assert process.env["HOROVOD_FUSION_THRESHOLD"] == "1048576"
+
+
 def test_what_the_user_sets_wins() -> None:
     own = {"OMP_NUM_THREADS": "7", "HOROVOD_CYCLE_TIME": "3"}
     plan = render(spec(env=own, mpi_args=("--mca", "pml", "ucx")), MACHINE)
     (process,) = plan.processes
     assert process.env["OMP_NUM_THREADS"] == "7" and process.env["HOROVOD_CYCLE_TIME"] == "3"
     words = list(process.argv)
-    assert words.index("ucx") > words.index("ob1")
+    assert words[words.index("pml") + 1] == "ucx" and words.count("pml") == 1  # mpirun refuses to hear it twice
+    assert "ob1" not in [setting.value for setting in plan.settings]
     assert words.count("OMP_NUM_THREADS") == 1
+
+
+@pytest.mark.parametrize("word", ["--mca", "-mca"])
+def test_mpirun_takes_a_parameter_of_the_users_instead_of_ours(word: str) -> None:
+    """The real mpirun, on our whole command line but for the ranks' program."""
+    machine = read_machine()
+    assert machine.mpirun is not None
+    (process,) = render(spec(mpi_args=(word, "mpi_yield_when_idle", "0", word, "btl", "self,tcp")), machine).processes
+    words = [*process.argv[: process.argv.index(machine.python)], "sh", "-c", 'echo "btl $OMPI_MCA_btl"']
+    found = subprocess.run(words, env=os.environ | process.env, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stdout) == (0, "btl self,tcp\n"), found.stdout + found.stderr
 
 
 def test_every_argument_and_variable_has_a_reason() -> None:

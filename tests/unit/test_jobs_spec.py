@@ -13,7 +13,7 @@ from golden_specs import GOLDEN, IMAGE, spec
 
 from hvdkit import jobs
 from hvdkit.errors import InputError
-from hvdkit.jobs import render
+from hvdkit.jobs import monarch, render
 from hvdkit.jobs.policy import Elastic, EnvSource, Metrics, Network, RunPolicy
 from hvdkit.jobs.resources import Launcher, Resources
 from hvdkit.jobs.scheduling import NodeRule, Scheduling, Toleration
@@ -25,6 +25,8 @@ from hvdkit.jobs.volumes import EmptyDir, HostPath, Nfs, Volume
 PARTS = (JobSpec, Host, Elastic, EnvSource, Metrics, Network, RunPolicy, Launcher, Resources, NodeRule, Scheduling)
 PARTS += (Toleration, Security, EmptyDir, HostPath, Nfs, Volume)
 NFS = Nfs(server="10.0.0.5", path="/exports/data")
+SOFT = replace(NFS, mount_options=("soft",))
+ROOT_BASELINE = Security(level="baseline", user=0, capabilities=("IPC_LOCK",))
 
 
 def volume(**given) -> dict:
@@ -67,12 +69,19 @@ def test_every_field_has_its_explanation_under_it(part: type) -> None:
         ({"resources": Resources(cpus="four")}, "resources.cpus"),
         ({"resources": Resources(memory="16GB")}, "resources.memory"),
         ({"resources": Resources(memory="0")}, "resources.memory"),
+        ({"resources": Resources(memory="512m")}, "resources.memory: '512m' are thousandths of a byte; write 512Mi"),
+        ({"resources": Resources(memory="16")}, "resources.memory: '16' is less than 1Mi"),
+        ({"resources": Resources(cpus="4Gi")}, "resources.cpus: '4Gi' has a suffix for bytes"),
+        ({"resources": Resources(gpu_resource="gpu")}, "resources.gpu_resource: 'gpu' is not an extended resource"),
+        ({"resources": Resources(extended={"nvidia.com/gpu": "1"})}, "resources.extended: nvidia.com/gpu are the GPUs"),
         ({"resources": Resources(gpus=-1)}, "resources.gpus"),
         ({"resources": Resources(extended={"nic": "1"})}, "resources.extended"),
         ({"resources": Resources(extended={"rdma/hca": "0.5"})}, "resources.extended.rdma/hca"),
         ({"launcher": Launcher(resources=Resources(memory="1GB"))}, "launcher.resources.memory"),
         ({"slots": 4, "resources": Resources(gpus=2)}, "slots"),
         ({"shm": "-1"}, "shm"),
+        ({"shm": "64"}, "shm: '64' is less than 1Mi"),
+        ({"shm": "9Gi", "resources": Resources(memory="8Gi")}, "shm: 9Gi is more than the pod's memory, 8Gi"),
         (volume(), "volumes[0].mount"),
         (volume(pvc="a", secret="b"), "volumes[0].mount"),
         (volume(nfs=Nfs(server="10.0.0.5", path="exports")), "volumes[0].nfs.path"),
@@ -104,7 +113,13 @@ def test_every_field_has_its_explanation_under_it(part: type) -> None:
         ({"network": Network(port=22)}, "network.port"),
         ({"network": Network(host_network=True)}, "network.host_network"),
         ({"security": Security(user=0)}, "security.user"),
-        ({"security": Security(capabilities=("IPC_LOCK",))}, "security.capabilities[0]"),
+        ({"security": Security(capabilities=("IPC_LOCK",))}, "security.capabilities[0]: IPC_LOCK has no effect for"),
+        ({"security": ROOT_BASELINE}, "security.capabilities[0]: IPC_LOCK is forbidden"),
+        ({"security": Security(level="baseline", user=0)}, "security.user: as root (0) the workers' SSH server"),
+        ({**volume(nfs=SOFT), "nfs_mode": "inline"}, "volumes[0].nfs.mount_options: an inline NFS volume has none"),
+        ({**volume(nfs=NFS), "nfs_mode": "pv"}, "namespace: nfs_mode pv needs it"),
+        (volume(nfs=SOFT), "namespace: nfs_mode pv needs it"),
+        ({**volume(nfs=NFS), "security": Security(enforced="restricted")}, "namespace: nfs_mode pv needs it"),
         ({"security": Security(capabilities=("CAP_CHOWN",))}, "security.capabilities[0]"),
         ({"security": Security(level="baseline", enforced="restricted")}, "security.level"),
         ({**volume(nfs=NFS), "nfs_mode": "inline", "security": Security(enforced="restricted")}, "volumes[0].nfs"),
@@ -143,6 +158,15 @@ def test_a_wrong_field_is_named(given: dict, named: str) -> None:
         ("job", {"launcher": Launcher(as_worker=True)}, "launcher.as_worker"),
         ("pytorchjob", {"engine": "horovod"}, "engine"),
         ("pytorchjob", {"independent": True}, "independent"),
+        ("indexed-job", {"run": RunPolicy(clean_pods="All")}, "run.clean_pods"),
+        ("indexed-job", {"launcher_image": "other"}, "launcher_image"),
+        ("job", {"launcher": Launcher(resources=Resources(cpus="1"))}, "launcher.resources"),
+        ("job", {"run": RunPolicy(clean_pods="None")}, "run.clean_pods"),
+        ("pytorchjob", {"timeline": "/a"}, "timeline"),
+        ("pytorchjob", {"autotune": True}, "autotune"),
+        ("pytorchjob", {"run": RunPolicy(start_timeout=60)}, "run.start_timeout"),
+        ("monarch", {"timeline": "/a"}, "timeline"),
+        ("monarch", {"run": RunPolicy(backoff_limit=7)}, "run.backoff_limit"),
         ("monarch", {"run": RunPolicy(suspend=True)}, "run.suspend"),
         ("monarch", {"engine": "horovod"}, "engine"),
     ],
@@ -199,6 +223,50 @@ def test_jobs_that_mount_one_nfs_folder_share_its_claim() -> None:
     # A PV serves one claim, and other options are another mount.
     assert nfs_claim(replace(first, namespace="team-b"), NFS) != nfs_claim(first, NFS)
     assert nfs_claim(first, replace(NFS, mount_options=("soft",))) != nfs_claim(first, NFS)
+
+
+def test_mount_options_of_ones_own_are_not_lost() -> None:
+    kinds = [one["kind"] for one in render(spec("mpijob", namespace="a", **volume(nfs=SOFT)))]
+    assert kinds == ["PersistentVolume", "PersistentVolumeClaim", "MPIJob"]
+    for inline in (NFS, replace(NFS, mount_options=())):
+        assert [one["kind"] for one in render(spec("mpijob", **volume(nfs=inline)))] == ["MPIJob"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "policy", "limits"),
+    [
+        # A Job, and training-operator, end restarts in place when they reach the limit, new pods when they exceed it.
+        ("job", "OnFailure", [0, 3, 5]),
+        ("job", "Never", [0, 2, 4]),
+        ("indexed-job", "Never", [0, 2, 4]),
+        ("pytorchjob", "OnFailure", [0, 3, 5]),
+        ("pytorchjob", "Never", [0, 2, 4]),
+        ("mpijob", "OnFailure", [0, 2, 3]),  # the launcher alone is counted
+        ("mpijob", "Never", [0, 1, 2]),
+    ],
+)
+def test_the_world_may_start_again_as_often_as_was_said(backend: str, policy: str, limits: list[int]) -> None:
+    def limit(worlds: int) -> int:
+        run = RunPolicy(restart_policy=policy, backoff_limit=worlds)
+        details = next(one for one in render(spec(backend, run=run)) if one["kind"].endswith("Job"))["spec"]
+        return details.get("runPolicy", details)["backoffLimit"]
+
+    assert [limit(worlds) for worlds in range(3)] == limits
+
+
+def test_jobs_whose_names_differ_by_dashes_have_meshes_of_their_own() -> None:
+    names = [monarch.mesh_name(spec("monarch", name=name)) for name in ("abc", "a-bc", "ab-c")]
+    assert names[0] == "abc" and len(set(names)) == 3
+    assert all(name.isalnum() for name in names)
+
+
+@pytest.mark.parametrize("scheduling", [Scheduling(queue="team-a"), Scheduling(gang="volcano")])
+def test_a_controller_waits_for_a_mesh_in_a_queue_without_limit(scheduling: Scheduling) -> None:
+    def words(**given) -> list[str]:
+        job = next(one for one in render(spec("monarch", **given)) if one["kind"] == "Job")
+        return job["spec"]["template"]["spec"]["containers"][0]["command"]
+
+    assert "--queued" in words(scheduling=scheduling) and "--queued" not in words()
 
 
 def test_rendering_needs_nothing_heavy() -> None:

@@ -7,7 +7,7 @@ from golden_specs import spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdkit.jobs import CLUSTER_BACKENDS, render, state
+from hvdkit.jobs import CLUSTER_BACKENDS, render, state_of
 from hvdkit.jobs.policy import Elastic, RunPolicy
 from hvdkit.jobs.resources import Launcher
 from hvdkit.jobs.scheduling import Scheduling
@@ -71,7 +71,7 @@ def launcher(phase: str = "Running", **more) -> Object:
 
 class TestMpiJob:
     def of(self, *objects: Object, status: Object | None = None, **fields) -> JobState:
-        return state("mpijob", [job("mpijob", status, **fields), *objects])
+        return state_of("mpijob", [job("mpijob", status, **fields), *objects])
 
     def test_nothing_made_yet(self) -> None:
         found = self.of()
@@ -137,19 +137,33 @@ class TestMpiJob:
         assert self.of(second, first, pod(), pod(ready=False)).phase == "Restarting"
         assert self.of(second, first, pod(), pod()).phase == "Running"
 
+    def test_an_evicted_worker_is_not_the_end(self) -> None:
+        """The operator says Failed, keeps the failed pod and makes no new one; the launcher goes on."""
+        says = condition("Failed", reason="MPIJobEvicted", message="1/2 workers are evicted")
+        evicted = {"conditions": [condition("Created"), says]}
+        lost = pod("worker", "Failed", ready=False)
+        found = self.of(launcher(), pod(), lost, status=evicted)
+        assert (found.phase, found.reason, found.finished) == ("Restarting", "MPIJobEvicted", False)
+        assert found.message.startswith("1/2 workers are evicted; delete its pod")
+        assert self.of(launcher("Failed", code=75), pod(), lost, status=evicted).phase == "Restarting"
+        assert self.of(launcher(), pod(), pod(), status=evicted).phase == "Running"  # somebody deleted the pod
+        assert self.of(launcher(), pod(), lost, status=evicted | {"completionTime": "now"}).phase == "Failed"
+        other = {"conditions": [condition("Failed", reason="MPIJobFailed")]}
+        assert self.of(launcher(), pod(), lost, status=other).phase == "Failed"
+
     def test_suspended_by_a_queue(self) -> None:
         found = self.of(scheduling=Scheduling(queue="team-a"))
         assert found.phase == "Suspended" and "team-a" in found.message
 
     def test_the_object_is_gone(self) -> None:
-        assert state("mpijob", [pod()]).reason == "NotFound"
+        assert state_of("mpijob", [pod()]).reason == "NotFound"
 
 
 class TestJobs:
     @pytest.mark.parametrize("backend", ["indexed-job", "job"])
     def test_life_of_a_job(self, backend: str) -> None:
         def of(status: Object, *pods: Object) -> str:
-            return state(backend, [job(backend, status), *pods]).phase
+            return state_of(backend, [job(backend, status), *pods]).phase
 
         assert of({}) == "Pending"
         assert of({"active": 2}, pod(), pod(phase="Pending")) == "Starting"
@@ -166,18 +180,18 @@ class TestJobs:
         culprit = pod("worker", "Failed", code=3, ended="2026-01-01T00:20:00Z")
         later = pod("worker", "Failed", code=4, ended="2026-01-01T00:30:00Z")
         live = job("indexed-job", {"failed": 4, "conditions": [failed]})
-        found = state("indexed-job", [live, *followers, later, culprit])
+        found = state_of("indexed-job", [live, *followers, later, culprit])
         assert (found.phase, found.exit_code, found.reason) == ("Failed", 3, "PodFailurePolicy")
-        assert state("indexed-job", [live, *followers]).exit_code == 75
+        assert state_of("indexed-job", [live, *followers]).exit_code == 75
 
     def test_it_has_failed_as_soon_as_that_is_decided(self) -> None:
         live = job("indexed-job", {"active": 1, "conditions": [condition("FailureTarget", reason="PodFailurePolicy")]})
-        assert state("indexed-job", [live, pod()]).phase == "Failed"
+        assert state_of("indexed-job", [live, pod()]).phase == "Failed"
 
 
 class TestPyTorchJob:
     def of(self, status: Object, *pods: Object, **fields) -> JobState:
-        return state("pytorchjob", [job("pytorchjob", status, **fields), *pods])
+        return state_of("pytorchjob", [job("pytorchjob", status, **fields), *pods])
 
     def test_life_of_a_job(self) -> None:
         assert self.of({}).phase == "Pending"
@@ -203,7 +217,7 @@ class TestPyTorchJob:
 class TestMonarch:
     def of(self, status: Object, *objects: Object) -> JobState:
         mesh = next(one for one in render(spec("monarch")) if one["kind"] == "MonarchMesh")
-        return state("monarch", [job("monarch", status), mesh, *objects])
+        return state_of("monarch", [job("monarch", status), mesh, *objects])
 
     def test_life_of_a_job(self) -> None:
         assert self.of({}).phase == "Pending"
@@ -216,7 +230,7 @@ class TestMonarch:
 
     def test_the_end_without_the_mesh_which_the_controller_deleted(self) -> None:
         live = job("monarch", {"conditions": [condition("Complete")]})
-        assert state("monarch", [live]).phase == "Succeeded"
+        assert state_of("monarch", [live]).phase == "Succeeded"
 
 
 texts = st.sampled_from(["True", "False", "Succeeded", "Failed", "Running", "Pending", "Ready", "Complete", "", "75"])
@@ -240,8 +254,8 @@ def test_any_objects_have_a_state_in_any_order(backend: str, conditions, around,
         if one.get("metadata"):
             one["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:0{second}Z"
     objects = [live, *around]
-    found = state(backend, objects)
+    found = state_of(backend, objects)
     assert found.phase in PHASES and found.ready >= 0
     assert found.finished == (found.phase in ("Succeeded", "Failed"))
     order.shuffle(objects)
-    assert state(backend, objects).phase == found.phase
+    assert state_of(backend, objects).phase == found.phase

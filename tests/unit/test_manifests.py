@@ -32,7 +32,7 @@ def expected(spec: Path) -> str:
 def test_each_manifest_has_its_spec() -> None:
     assert [spec.stem for spec in SPECS] == NAMES
     assert sorted(file.name for file in FOLDER.glob("*.yaml")) == sorted(
-        [*(f"{name}.yaml" for name in NAMES), "kustomization.yaml"]
+        [*(f"{name}.yaml" for name in NAMES), "kustomization.yaml", "rbac.yaml"]
     )
 
 
