@@ -20,13 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import xxhash
 from machine_facts import machine_facts
 from torchvision.models import resnet18
 
 from hvdkit.train.background import BackgroundSaver
 from hvdkit.train.checkpoints import CheckpointFolder
 
-HASHES = ("sha256", "blake2b", "sha1")
+HASHES = {"xxh3_128": xxhash.xxh3_128, "sha256": hashlib.sha256, "blake2b": hashlib.blake2b, "sha1": hashlib.sha1}
 
 
 def training_state() -> dict:
@@ -128,8 +129,8 @@ def parts(rounds: int, state: dict, state_bytes: int) -> dict[str, dict]:
             torch.serialization.set_crc32_options(crc32)
             take(f"torch.save to nowhere, crc32 {'on' if crc32 else 'off'}", lambda: torch.save(state, NoWhere()))
         torch.serialization.set_crc32_options(True)
-        for name in HASHES:
-            take(name, lambda name=name: hashlib.new(name, data))
+        for name, create in HASHES.items():
+            take(name, lambda create=create: create(data))
     return {name: summary(values) for name, values in taken.items()}
 
 

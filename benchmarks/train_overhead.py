@@ -3,8 +3,8 @@
     python benchmarks/train_overhead.py --rounds 30 --output benchmarks/results/train-overhead.json
 
 ResNet-18, batch 16 a rank, 2 ranks with one thread each. Both sides of a comparison train in the same processes and
-take turns of a few steps (train_overhead_ranks.py says why); ratios are taken within a round, and rounds in which
-somebody else kept the cores busy are recorded, but not counted. Memory is measured in processes of their own. Rounds
+take turns of a few steps (train_overhead_ranks.py says why); ratios are taken within a round, over all rounds and over
+those alone in which nobody else kept the cores busy. Memory is measured in processes of their own. Rounds
 are added to those that the output file already has, so that a long measurement can be made in several sittings;
 --parts chooses what to measure.
 """
@@ -153,7 +153,6 @@ RATIOS: dict[str, dict[str, list[tuple[str, str, str | None]]]] = {
 
 def summarise(part: str, samples: list[Sample]) -> dict[str, Any]:
     """Medians of each side, and of the ratios within a round with an interval."""
-    samples = [sample for sample in samples if disturbance(sample) <= MOST_DISTURBED]
     summary: dict[str, Any] = {"rounds": len(samples), "figures": {}}
     if not samples:
         return summary
@@ -181,8 +180,8 @@ def interval(values: list[float]) -> list[float]:
     return [medians[250], medians[9749]]
 
 
-def show(part: str, taken: int, summary: dict[str, Any]) -> None:
-    print(f"\n{part}: {summary['rounds']} undisturbed rounds of {taken}; median (smallest … largest)")
+def show(title: str, summary: dict[str, Any]) -> None:
+    print(f"\n{title}; median (smallest … largest)")
     for figure, found in summary["figures"].items():
         for side, value in found["sides"].items():
             print(f"  {figure + ', ' + side:<48} {text(value)}")
@@ -225,7 +224,10 @@ def main() -> None:
         part["sittings"].append(sitting | {"rounds": len(taken)})
         part["samples"] += taken
         part["summary"] = summarise(name, part["samples"])
-        show(name, len(part["samples"]), part["summary"])
+        undisturbed = [sample for sample in part["samples"] if disturbance(sample) <= MOST_DISTURBED]
+        part["undisturbed"] = summarise(name, undisturbed)
+        show(f"{name}, all {len(part['samples'])} rounds", part["summary"])
+        show(f"{name}, {len(undisturbed)} of them undisturbed", part["undisturbed"])
         if arguments.output:
             arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -61,7 +61,7 @@ class Side:
         self._until = 0
         self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)  # a rank whose other side failed can leave
 
     def start(self, steps: int) -> None:
         """Set up, and warm up for so many steps."""

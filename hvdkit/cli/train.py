@@ -65,10 +65,15 @@ OPTIONS: dict[str, dict] = {
     "--keep": {"type": int, "help": "Checkpoints kept."},
     "--resume": {"help": "auto: from the newest whole checkpoint in --output; never; or a checkpoint's path."},
     "--tensorboard": {"type": FOLDER, "help": "Folder for TensorBoard's files."},
-    "--metrics-port": {"type": int, "help": "Prometheus metrics on this port + local rank."},
+    "--metrics-port": {
+        "type": int,
+        "envvar": "HVDKIT_METRICS_PORT",  # a job's --metrics-port
+        "help": "Prometheus metrics on this port + local rank.",
+    },
     "--pushgateway": {"help": "Pushgateway for the result, as host:port or URL."},
     "--report-seconds": {"type": float, "help": "Seconds between two lines of output."},
     "--result-lines": {"is_flag": True, "help": "Print the result as HVDKIT_RESULT lines, for benchmarks."},
+    "--skip-evaluation": {"is_flag": True, "help": "Leave the test images alone, for benchmarks."},
     "--elastic": {"is_flag": True, "help": "Go on when ranks come and go, under horovodrun --min-np."},
 }
 FIELDS = {"lr": "learning_rate"}  # where the flag is shorter than the field
@@ -120,9 +125,9 @@ def command(engine: str, timeline: str | None, autotune: bool, as_json: bool, **
         if as_json and world.rank == 0:
             import json
 
-            from hvdkit.train.history import VERSION
+            from hvdkit.train.history import VERSION, plain
 
-            print(json.dumps({"version": VERSION, **summary}), flush=True)
+            print(json.dumps(plain({"version": VERSION, **summary})), flush=True)
 
 
 def set_horovod_variables(settings: TrainSettings, timeline: str | None, autotune: bool) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 ENGINES = ("auto", "horovod", "ddp", "single")
 
-# Each launcher leaves a mark: mpirun, horovodrun (and what hvdkit sets for Gloo), hvdkit launch.
-_HOROVOD_MARKS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HVDKIT_WORLD_SIZE")
+# Each launcher leaves a mark: mpirun, and horovodrun (and what hvdkit sets for Gloo).
+_HOROVOD_MARKS = ("OMPI_COMM_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE")
 # What torch.distributed needs to find its world; torchrun and the PyTorchJob operator set all of them.
 _TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # An MPI whose ranks no engine here can join: under it `auto` would train as many strangers as there are ranks.
@@ -123,6 +123,8 @@ def choose(name: str, environ: Mapping[str, str]) -> str:
         return "horovod"
     if has_torch_world(environ):
         return "ddp"
+    if environ.get("HVDKIT_WORLD_SIZE"):
+        return "horovod"  # whose launcher failed to tell it so; the guard of the world size will say what is missing
     if environ.get(_FOREIGN_MARK, "1") not in ("", "1"):
         raise EnvironmentProblem(
             f"an MPI that is not Open MPI started this as one of {environ[_FOREIGN_MARK]} ranks ({_FOREIGN_MARK}), "

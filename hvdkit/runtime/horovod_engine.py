@@ -55,6 +55,8 @@ class HorovodEngine:
         operations = {"average": hvd.Average, "sum": hvd.Sum, "adasum": hvd.Adasum}
         if reduction.op == "adasum" and self.library == "Gloo" and self.size > 1:
             raise InputError("--reduction adasum: Horovod has it for MPI and NCCL only; use --controller mpi.")
+        if reduction.op == "adasum" and self.size & (self.size - 1):
+            raise InputError(f"--reduction adasum: it works on 2, 4, 8, 16 … ranks, not on {self.size}.")
         distributed = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),

@@ -33,6 +33,8 @@ class RankStarter(Actor):
             "GROUP_RANK": point.rank // local_size,
             "MASTER_ADDR": master[0],
             "MASTER_PORT": master[1],
+            # torch's mark of a world that a launcher has made; by it `hvdkit train` knows that it is not Horovod's.
+            "TORCHELASTIC_RUN_ID": os.environ.get("HVDKIT_JOB", "monarch"),
         }
         wrapper = [sys.executable, "-m", "hvdkit.runtime.pod_wrapper", "--size-in", "WORLD_SIZE", "--"]
         finished = subprocess.run(

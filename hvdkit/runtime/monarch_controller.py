@@ -4,16 +4,16 @@
 """
 
 import argparse
-import importlib.util
+import math
 import os
 import socket
 import sys
+from dataclasses import replace
 
-from hvdkit.errors import EnvironmentProblem
-from hvdkit.jobs import local
-from hvdkit.jobs.local import LocalPlan, Process
+from hvdkit.jobs.local import LocalPlan
 from hvdkit.jobs.spec import Host, JobSpec
 from hvdkit.local.machine import read_machine
+from hvdkit.local.monarch import check_installed, mesh_plan
 from hvdkit.runtime.monarch_mesh import parse
 from hvdkit.runtime.pod_names import addresses_of, stop_when_asked
 from hvdkit.runtime.pod_supervisor import PodSupervisor, run
@@ -26,14 +26,14 @@ def main(arguments: list[str]) -> int:
     """Run the ranks on the mesh; returns the first failing rank's exit code."""
     options, command = parse(arguments)
     stop_when_asked()
-    if importlib.util.find_spec("monarch") is None:
-        raise EnvironmentProblem("Monarch is not installed; run \"pip install 'hvdkit[monarch]'\".")
+    check_installed()
     if options.local:
         return run_ranks(options, command)
     from hvdkit.runtime import monarch_pods
 
     try:
-        monarch_pods.wait_for_pods(options.mesh, options.hosts, options.wait_seconds)
+        seconds = math.inf if options.queued else options.wait_seconds
+        monarch_pods.wait_for_pods(options.mesh, options.hosts, seconds)
         return run_ranks(options, command)
     finally:
         monarch_pods.delete_mesh(options.mesh)
@@ -51,27 +51,16 @@ def plan_for(options: argparse.Namespace, command: list[str]) -> LocalPlan:
     spec = JobSpec(
         name=os.environ.get("HVDKIT_JOB", options.mesh),
         command=tuple(command),
-        controller="gloo",
         workers=options.hosts,
         slots=options.procs,
         hosts=tuple(Host(name=name, slots=options.procs) for name in hosts),
         env={name: os.environ[name] for name in _FOR_RANKS if name in os.environ},
     )
-    machine = read_machine()
-    settings = local.render(spec, machine).settings
     words = ["--mesh", options.mesh, "--hosts", str(options.hosts), "--procs", str(options.procs)]
-    program = machine.python if command[0] == "python" else command[0]
-    argv = [machine.python, "-m", "hvdkit.runtime.monarch_mesh", *words, *(["--local"] if options.local else [])]
-    env = {setting.name: setting.value for setting in settings if not setting.name.startswith("HOROVOD_")}
-    return LocalPlan(
-        processes=(Process(argv=(*argv, "--", program, *command[1:]), env=env),),
-        settings=(),
-        world_size=spec.world_size,
-        host_count=spec.host_count,
-        controller="monarch",
-        # The ranks come from other pods, to this one's address.
-        hosts=() if options.local else (os.environ.get("POD_IP") or addresses_of(socket.gethostname())[0],),
-    )
+    plan = mesh_plan(spec, read_machine(), [*words, *(["--local"] if options.local else [])])
+    # The ranks come from other pods, to this one's address.
+    own = () if options.local else (os.environ.get("POD_IP") or addresses_of(socket.gethostname())[0],)
+    return replace(plan, hosts=own)
 
 
 if __name__ == "__main__":

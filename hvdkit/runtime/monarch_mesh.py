@@ -44,6 +44,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--procs", type=int, required=True, help="ranks in a pod")
     parser.add_argument("--local", action="store_true", help="run on this machine, without a cluster")
     parser.add_argument("--wait-seconds", type=float, default=600, help="how long the pods may take to be ready")
+    parser.add_argument("--queued", action="store_true", help="and without limit, because a queue holds them back")
     split = arguments.index("--") if "--" in arguments else len(arguments)
     options, command = parser.parse_args(arguments[:split]), arguments[split + 1 :]
     if not command:

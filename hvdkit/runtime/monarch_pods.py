@@ -21,6 +21,11 @@ def wait_for_pods(mesh: str, hosts: int, seconds: float) -> None:
         try:
             pods = api.list_namespaced_pod(namespace(), label_selector=selector, _request_timeout=20).items
         except Exception as error:  # the API server may be away for a moment; its client raises what it likes
+            if getattr(error, "status", None) == 403:
+                raise EnvironmentProblem(
+                    f"the controller may not list the pods of namespace {namespace()}; its ServiceAccount needs the "
+                    "Role and RoleBinding that `hvdkit render` prints beside the job."
+                ) from error
             return {"all": f"the API server does not answer: {_short(error)}"}
         states = {pod.metadata.labels.get(_INDEX): _state(pod) for pod in pods}
         found = {f"{mesh}-{number}": states.get(str(number), "does not exist") for number in range(hosts)}

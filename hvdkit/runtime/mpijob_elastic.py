@@ -27,6 +27,7 @@ from hvdkit.runtime.pod_names import wait_until_none_is_missing
 from hvdkit.runtime.pod_ranks import grace_seconds
 from hvdkit.runtime.processes import adopt_orphans, die_with_parent, end_descendants
 
+COOLDOWN_SECONDS = (10, 300)  # after a first failure and at most; each further one doubles it
 _OF_A_RANK = re.compile(rb"\[(\d+)\]<(?:stdout|stderr)>:(.*)", re.DOTALL)
 _FAILED = re.compile(rb"Process (\d+) exit with status code (\d+)")
 
@@ -94,6 +95,8 @@ def horovodrun(
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(len(hosts) * slots)]
     argv += ["--min-np", str(low * slots), "--max-np", str(high * slots)]
     argv += ["--host-discovery-script", str(folder / "discover_hosts")]
+    # A worker that was lost comes back under its old name, which would otherwise stay on the blacklist for good.
+    argv += ["--blacklist-cooldown-range", *map(str, COOLDOWN_SECONDS)]
     # Its own search for a common interface needs a second round of SSH and hangs when it finds none.
     argv += ["--network-interfaces", interface] if interface else []
     return [*argv, machine.python, "-m", "hvdkit.runtime.pod_wrapper", "--", program, *command[1:]], env

@@ -21,7 +21,7 @@ from hvdkit.jobs.spec import Host, JobSpec
 from hvdkit.local.machine import find_mpirun, read_machine
 from hvdkit.runtime import mpijob_ssh
 from hvdkit.runtime.guard import check_world
-from hvdkit.runtime.pod_names import addresses_of, first_label, stop_when_asked, wait_until_none_is_missing
+from hvdkit.runtime.pod_names import addresses_of, first_label, only_ipv6, stop_when_asked, wait_until_none_is_missing
 from hvdkit.runtime.pod_supervisor import PodSupervisor, run
 from hvdkit.runtime.pod_termination import explained
 
@@ -121,7 +121,7 @@ def wait_for_workers(names: list[str], seconds: float) -> None:
 def _problem_with(name: str) -> str:
     addresses = addresses_of(name)
     if not addresses:
-        return "its name does not resolve"
+        return only_ipv6(name) or "its name does not resolve"
     if first_label(name) == socket.gethostname():
         return ""  # this pod: mpirun starts its ranks without SSH
     return mpijob_ssh.problem_with(addresses[0])
@@ -132,8 +132,9 @@ def plan_for(hosts: tuple[Host, ...], command: list[str], mpi_args: list[str], s
     # As if there were GPUs: settings for CPUs are the workers' business, this pod sees none of theirs.
     machine = dataclasses.replace(read_machine(), gpus=1)
     # Every SSH session starts here, where all names were seen to resolve: no tree of daemons that start others.
-    pods = ["--mca", "plm_rsh_args", f"-F {ssh_config}", "--mca", "plm_rsh_no_tree_spawn", "1"]
-    pods += ["--mca", "orte_keep_fqdn_hostnames", "1"]
+    ours = {"plm_rsh_args": f"-F {ssh_config}", "plm_rsh_no_tree_spawn": "1", "orte_keep_fqdn_hostnames": "1"}
+    theirs = local.mca_names(mpi_args)
+    pods = [word for name, value in ours.items() if name not in theirs for word in ("--mca", name, value)]
     if machine.mpi_prefix is None and machine.mpirun is not None:
         # A worker may hold a second Open MPI, and its daemon would not understand ours.
         pods += ["--prefix", str(Path(machine.mpirun).resolve().parent.parent)]

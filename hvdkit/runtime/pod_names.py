@@ -17,13 +17,27 @@ SECONDS_BETWEEN_WORDS = 10.0
 _MOST_NAMED = 5
 
 
+class NotThereInTime(EnvironmentProblem):
+    """Somebody was waited for and did not come."""
+
+
 def addresses_of(name: str) -> list[str]:
     """The IPv4 addresses of a name, in order; empty while it does not resolve."""
-    found = _from_file(name)
+    return sorted(_resolve(name, socket.AF_INET), key=IPv4Address)
+
+
+def only_ipv6(name: str) -> str:
+    """Why `addresses_of` finds nothing though the name resolves; empty when it does not."""
+    found = sorted(_resolve(name, socket.AF_INET6))
+    return f"{name} has an IPv6 address only, {found[0]}, and ranks meet over IPv4" if found else ""
+
+
+def _resolve(name: str, family: socket.AddressFamily) -> set[str]:
+    found = {address for address in _from_file(name) if (":" in address) == (family == socket.AF_INET6)}
     if not found:
         with contextlib.suppress(OSError):
-            found = {entry[4][0] for entry in socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)}
-    return sorted(found, key=IPv4Address)
+            found = {entry[4][0] for entry in socket.getaddrinfo(name, None, family, socket.SOCK_STREAM)}
+    return found
 
 
 def _from_file(name: str) -> set[str]:
@@ -45,7 +59,7 @@ def stop_when_asked() -> None:
 def wait_until_none_is_missing(
     look: Callable[[], Mapping[str, str]], seconds: float, what: str, longest_pause: float = 1.0
 ) -> None:
-    """Call `look` until it finds nobody missing (a name and why); EnvironmentProblem after so many seconds.
+    """Call `look` until it finds nobody missing (a name and why); NotThereInTime after so many seconds.
 
     Says every ten seconds who is missing, so that a log shows what a pod waits for.
     """
@@ -55,7 +69,7 @@ def wait_until_none_is_missing(
     while missing := look():
         now = time.monotonic()
         if now - begin > seconds:
-            raise EnvironmentProblem(f"these {what} were not there within {seconds:g} s: {in_words(missing)}.")
+            raise NotThereInTime(f"these {what} were not there within {seconds:g} s: {in_words(missing)}.")
         if now > next_word:
             next_word = now + SECONDS_BETWEEN_WORDS
             print(f"hvdkit: waiting for {what}: {in_words(missing)}", file=sys.stderr, flush=True)

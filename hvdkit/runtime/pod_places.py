@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from hvdkit.errors import InputError
-from hvdkit.runtime.pod_names import addresses_of, wait_until_none_is_missing
+from hvdkit.runtime.pod_names import addresses_of, only_ipv6, wait_until_none_is_missing
 
 SECONDS_UNTIL_STABLE = 1.0  # DNS may still show a pod that goes, or not yet one that comes
 
@@ -62,7 +62,8 @@ def by_addresses(workers: int, service: str, seconds: float) -> Place:
         if found != seen:
             seen, since = found, time.monotonic()
         if len(found) < workers:
-            return {f"{workers - len(found)} of {workers}": f"{service} has {len(found)} addresses"}
+            why = (not found and only_ipv6(service)) or f"{service} has {len(found)} addresses"
+            return {f"{workers - len(found)} of {workers}": why}
         if len(found) > workers:
             return {f"an end of {len(found) - workers}": f"{service} has {len(found)} addresses for {workers} pods"}
         if own not in found:

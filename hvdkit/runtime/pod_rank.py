@@ -13,14 +13,14 @@ import socket
 import sys
 import time
 
-from hvdkit.errors import InputError
+from hvdkit.errors import EXIT_RESTART_ME, InputError
 from hvdkit.jobs import local
 from hvdkit.jobs.local import LocalPlan, Process
 from hvdkit.jobs.spec import Host, JobSpec
 from hvdkit.local.machine import read_machine
 from hvdkit.local.starting import start_rendezvous
 from hvdkit.runtime.interfaces import interface_of
-from hvdkit.runtime.pod_names import stop_when_asked
+from hvdkit.runtime.pod_names import NotThereInTime, stop_when_asked
 from hvdkit.runtime.pod_places import Place, by_addresses, by_index
 from hvdkit.runtime.pod_roster import FirstPod, OtherPod, PlacesChanged, Roster
 from hvdkit.runtime.pod_supervisor import PodSupervisor, run
@@ -34,11 +34,16 @@ def main(arguments: list[str]) -> int:
     """Run this pod's ranks; returns the exit code of the world's first failing rank."""
     options, command = parse(arguments)
     stop_when_asked()
-    place, roster = meet(options)
+    try:
+        place, roster = meet(options)
+    except NotThereInTime as error:
+        error.exit_code = EXIT_RESTART_ME  # the others may still come; any other code would fail the Job for good
+        raise
     make_plan = horovod_plan if options.engine == "horovod" else torchrun_plan
     plan = make_plan(options, command, place, roster)
     starter = "a rank's wrapper" if options.engine == "horovod" else "torchrun"
-    return run(PodSupervisor(plan, starter=starter, total=options.workers * options.slots, roster=roster))
+    total = options.workers * options.slots
+    return run(PodSupervisor(plan, starter=starter, total=total, roster=roster, start_timeout=options.wait_seconds))
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

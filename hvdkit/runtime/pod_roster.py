@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hvdkit.runtime import channel
-from hvdkit.runtime.pod_names import addresses_of, in_words, wait_until_none_is_missing
+from hvdkit.runtime.pod_names import addresses_of, in_words, only_ipv6, wait_until_none_is_missing
 from hvdkit.runtime.pod_places import Place
 
 # A pod to the first one.
@@ -189,6 +189,8 @@ class FirstPod:
         self.guests[number] = peer
 
     def _forget(self, peer: Peer) -> None:
+        if peer not in self.strangers and peer not in self.guests.values():
+            return  # it broke in the same moment as its successor took its place
         if peer in self.strangers:
             self.strangers.remove(peer)
         self.guests = {number: guest for number, guest in self.guests.items() if guest is not peer}
@@ -230,7 +232,7 @@ class OtherPod:
     def _connect(self) -> None:
         addresses = addresses_of(self.place.first)
         if not addresses:
-            self.problem = f"its name {self.place.first} does not resolve"
+            self.problem = only_ipv6(self.place.first) or f"its name {self.place.first} does not resolve"
             return
         try:
             connection = socket.create_connection((addresses[0], self.port), timeout=3)

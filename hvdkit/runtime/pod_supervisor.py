@@ -40,7 +40,7 @@ class PodSupervisor(Supervisor):
         starter: str,
         total: int | None = None,
         roster: pod_roster.Roster | None = None,
-        start_timeout: float = 120,
+        start_timeout: float,
     ) -> None:
         super().__init__(plan, RunOptions(grace=grace_seconds()))
         self.starter = starter
@@ -88,7 +88,9 @@ class PodSupervisor(Supervisor):
         there, expected = len(self.ranks), self.plan.world_size
         if self.outcome is None and there < expected and time.monotonic() > self._ranks_by:
             reason = f"only {there} of {expected} ranks started within {self.start_timeout:g} s"
-            self._end(EXIT_ENVIRONMENT, reason, tail=list(self.noise))
+            # A Job that runs the pods of a roster would take another code for the end of all tries.
+            code = EXIT_ENVIRONMENT if self.roster is None else EXIT_RESTART_ME
+            self._end(code, reason, tail=list(self.noise), broken=True)
 
     def _blame(self, index: int, code: int) -> tuple[int, str]:
         code, reason = super()._blame(index, code)

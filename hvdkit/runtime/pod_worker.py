@@ -15,6 +15,7 @@ from hvdkit.errors import EnvironmentProblem
 from hvdkit.runtime.pod_ranks import ask_ranks_to_stop, grace_seconds, rank_wrappers
 from hvdkit.runtime.processes import adopt_orphans, descendants, die_with_parent, end_descendants
 
+SECONDS_FOR_LAUNCHER = 5.0  # to tell an elastic job's worker that the whole job stops
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD}
 
 
@@ -47,7 +48,15 @@ def start_child(argv: list[str]) -> subprocess.Popen:
 
 
 def _stop(server: subprocess.Popen) -> None:
-    """No new ranks; ask those that run to stop; leave when they have, or when the grace period is over."""
+    """No new ranks; ask those that run to stop; leave when they have, or when the grace period is over.
+
+    In an elastic job that would stop all of it, because ranks stop together. There the ranks of this pod just end, and
+    the others go on from their last commit; unless the launcher, stopped at the same time, asks for all to stop.
+    """
+    if _is_elastic() and not _launcher_asks(server):
+        print("hvdkit: asked to stop; the ranks of other pods go on without this one", file=sys.stderr, flush=True)
+        end_descendants(grace=0)  # a SIGTERM would be passed on to all ranks
+        return
     asked = ask_ranks_to_stop(descendants(os.getpid()))
     if asked:
         print(f"hvdkit: asked to stop, as is every rank here ({asked})", file=sys.stderr, flush=True)
@@ -56,6 +65,21 @@ def _stop(server: subprocess.Popen) -> None:
         signal.sigtimedwait({signal.SIGCHLD}, 0.2)
         _reap(server)
     end_descendants(grace=0.5)
+
+
+def _is_elastic() -> bool:
+    return "-" in os.environ.get("HVDKIT_WORLD_SIZE", "")  # a range
+
+
+def _launcher_asks(server: subprocess.Popen) -> bool:
+    """Whether the launcher says within a moment that the whole job is to stop."""
+    deadline = time.monotonic() + min(SECONDS_FOR_LAUNCHER, grace_seconds() / 2)
+    while rank_wrappers(descendants(os.getpid())) and (left := deadline - time.monotonic()) > 0:
+        received = signal.sigtimedwait({signal.SIGUSR1, signal.SIGCHLD}, left)
+        if received is not None and received.si_signo == signal.SIGUSR1:
+            return True
+        _reap(server)
+    return False
 
 
 def _reap(server: subprocess.Popen) -> None:

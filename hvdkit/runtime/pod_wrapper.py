@@ -52,7 +52,7 @@ def add_what_the_pod_knows(environ: MutableMapping[str, str]) -> None:
     if controller is None:
         return  # no Horovod
     gpus = any(path.name.removeprefix("nvidia").isdecimal() for path in Path("/dev").glob("nvidia*"))
-    for setting in horovod_settings(controller=controller, gpus=gpus):
+    for setting in horovod_settings(controller=controller, gpus=gpus, one_machine=False):
         environ.setdefault(setting.name, setting.value)
     meeting = environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
     if meeting and environ.get("HOROVOD_GLOO_IFACE") not in {name for _, name in socket.if_nameindex()}:

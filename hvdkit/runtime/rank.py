@@ -295,7 +295,7 @@ def _exit_code(status: int) -> int:
 
 
 def under_pdb(command: list[str]) -> list[str]:
-    """A Python command starts in pdb and stops where an exception is not caught; others run as they are."""
+    """A Python command stops in pdb where an exception is not caught; others run as they are."""
     if not Path(command[0]).name.startswith("python") or "pdb" in command:
         return command
     script = 1  # behind the interpreter's own flags
@@ -303,7 +303,7 @@ def under_pdb(command: list[str]) -> list[str]:
         script += 2 if command[script] in ("-W", "-X") else 1
     if script >= len(command) or command[script] == "-c":
         return command
-    return [*command[:script], "-m", "pdb", "-c", "continue", *command[script:]]
+    return [*command[:script], "-m", "hvdkit.runtime.debugged", *command[script:]]
 
 
 if __name__ == "__main__":

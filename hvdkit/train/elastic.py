@@ -5,6 +5,7 @@ makes a new world, and every rank starts the loop anew from rank 0's commit. Ran
 was in the old one, so nothing committed is lost as long as one rank lives.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -32,13 +33,11 @@ def train_elastic(
 
     @hvd.elastic.run
     def attempt(commit: Commit) -> dict[str, object]:
-        observer = Observer(settings, engine, to_stderr=to_stderr)
-        saving = ElasticSaving(settings, engine, observer.note, commit)
-        try:
+        with (
+            contextlib.closing(Observer(settings, engine, to_stderr=to_stderr)) as observer,
+            contextlib.closing(ElasticSaving(settings, engine, observer.note, commit)) as saving,
+        ):
             return loop.run(settings, engine, stop, observer, saving)
-        finally:
-            observer.close()
-            saving.close()
 
     commit = Commit()
     # A rank that is new in a world joined it when its engine was made; the others must do just as much, since ranks

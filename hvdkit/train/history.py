@@ -85,7 +85,7 @@ class History(Reporter):
 
     def _write(self, kind: str, **values: object) -> None:
         line = {"version": VERSION, "kind": kind, "time": round(time.time(), 3), **values}
-        data = json.dumps(_plain(line), allow_nan=False).encode() + b"\n"
+        data = json.dumps(plain(line), allow_nan=False).encode() + b"\n"
         try:
             if self._warned:  # a full disk may have taken a part of the line before
                 self._file.truncate(self._end)
@@ -169,16 +169,16 @@ def _step_of(line: Mapping[str, Any]) -> int:
     return line.get("step", line.get("steps", 0))  # a summary tells of all steps
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON can hold: null for a number that is not finite, text for a path."""
     if dataclasses.is_dataclass(value):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Path):
         return str(value)
-    return _plain(value.item()) if hasattr(value, "item") else value  # a number of numpy's or torch's
+    return plain(value.item()) if hasattr(value, "item") else value  # a number of numpy's or torch's

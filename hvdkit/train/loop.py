@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from hvdkit.errors import EXIT_RESTART_ME
 from hvdkit.runtime import random_state
 from hvdkit.runtime.engine import Engine, Prepared, Reduction
-from hvdkit.runtime.session import AllRanksLeave
+from hvdkit.runtime.session import AllRanksLeave, on_every_rank
 from hvdkit.runtime.stop import StopRequest
 from hvdkit.train import datasets, models
 from hvdkit.train.datasets.loader import Batch, Loader, default_workers
@@ -31,16 +31,18 @@ def run(
 ) -> dict[str, object]:
     """Train, evaluate after each epoch, and return the summary."""
     data = datasets.load(settings, engine, observer.note)
-    state = create_state(settings, engine, data)
+    state = on_every_rank(engine, lambda: create_state(settings, engine, data))
     saving.resume(state)
-    prepared = prepare(state)
+    prepared = on_every_rank(engine, lambda: prepare(state))
     loader, test_loader = create_loaders(settings, engine, data)
     observer.begin(state, data, steps_to_go(state, data))
 
     model, progress, pace = state.model, state.progress, Pace(engine, settings.report_seconds)
-    samples, batch_factor = len(data.train), engine.size * settings.accumulate
-    while progress.epoch < settings.epochs and progress.step != settings.max_steps:
+    samples, batch_factor = len(data.train), larger_steps(settings, engine)
+    last_step = math.inf if settings.max_steps is None else settings.max_steps
+    while progress.epoch < settings.epochs and progress.step < last_step:
         model.train()
+        pace.start()
         for batch, data_wait in timed(loader.epoch(progress.epoch, progress.position)):
             set_learning_rate(prepared, learning_rate(progress.share(samples, settings.epochs), settings, batch_factor))
             loss, hits, times = train_step(state, prepared, data, batch, data_wait)
@@ -50,24 +52,26 @@ def run(
             observer.step(times, len(batch.labels))
 
             epoch_ends = progress.position == samples
-            run_ends = progress.step == settings.max_steps
+            cut_short = progress.step >= last_step
             save_is_due = settings.checkpoint_every is not None and progress.step % settings.checkpoint_every == 0
-            if pace.agreement_is_due or save_is_due or epoch_ends or run_ends:
+            if pace.agreement_is_due or save_is_due or epoch_ends or cut_short:
                 agreed = pace.agree(bool(stop))
                 observer.interval(agreed, progress, saving)
-                leave_if_needed(agreed, state, saving, done=run_ends)
+                leave_if_needed(agreed, state, saving, done=cut_short)
                 saving.agreed(state)
-                if save_is_due and not epoch_ends:  # at the end of an epoch the evaluation comes first
+                if save_is_due or epoch_ends:  # an epoch is on its way to the disk before its long evaluation
                     saving.save(state)
-            if run_ends:
+            if cut_short:
                 break
         if progress.position < samples:
-            break  # --max-steps ended the run within an epoch
-        observer.evaluation(*evaluate(state, test_loader, data), progress)
+            break  # by --max-steps, within an epoch
+        if not settings.skip_evaluation:
+            observer.evaluation(*evaluate(state, test_loader, data), progress)
         progress.epoch, progress.position = progress.epoch + 1, 0
         saving.save(state)
 
-    if not observer.evaluated:  # cut short by --max-steps, or resumed from a run that was complete
+    # Not judged yet: cut short by --max-steps, or resumed from a run that was complete.
+    if not observer.evaluated and not settings.skip_evaluation:
         observer.evaluation(*evaluate(state, test_loader, data), progress)
     saving.save(state, wait=True)
     saving.close()
@@ -77,12 +81,12 @@ def run(
 def create_state(settings: TrainSettings, engine: Engine, data: datasets.DataSet) -> TrainState:
     """Model and optimizer as they are before the first step."""
     torch.manual_seed(settings.seed)  # the same weights on every rank and in every engine
-    model = models.create(
-        settings.model, classes=data.classes, channels=data.channels, image_size=data.image_size
-    ).to(engine.device)
+    model = models.create(settings.model, classes=data.classes, channels=data.channels, image_size=data.image_size)
+    models.check(settings.model, model, datasets.first_image(data), data.classes)
+    model = model.to(engine.device)
     if settings.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    state = TrainState(settings, engine, model)
+    state = TrainState(settings, engine, model, data.identity())
     random_state.seed_rank(settings.seed, engine.rank)
     return state
 
@@ -121,6 +125,11 @@ def create_loaders(settings: TrainSettings, engine: Engine, data: datasets.DataS
     return train, Loader(data.test, augment=False, **common)
 
 
+def larger_steps(settings: TrainSettings, engine: Engine) -> int:
+    """How many times the step of one rank and one pass the world's step may be; summed gradients are larger already."""
+    return settings.accumulate * (engine.size if settings.reduction == "average" else 1)
+
+
 def world_batch(settings: TrainSettings, engine: Engine) -> int:
     """Images of all ranks in a step."""
     return settings.batch_size * settings.accumulate * engine.size
@@ -147,7 +156,7 @@ def train_step(
     begin = time.perf_counter()
     images = to_input(at_least_two(batch.images), data, state)
     labels = batch.labels.to(device, non_blocking=True)
-    passes = max(1, min(settings.accumulate, math.ceil(len(labels) / settings.batch_size)))
+    passes = passes_of(batch.world_count, settings, state.engine.size)
     loss_sum = torch.zeros((), device=device)
     hits = torch.zeros((), device=device, dtype=torch.int64)
     prepared.optimizer.zero_grad()
@@ -181,6 +190,12 @@ def train_step(
     own = (end - begin - allreduce_wait if prepared.waits else forward_done - begin) + data_wait
     times = StepTime(total=data_wait + end - begin, data_wait=data_wait, allreduce_wait=allreduce_wait, own=own)
     return loss_sum, hits, times
+
+
+def passes_of(world_count: int, settings: TrainSettings, size: int) -> int:
+    """Forward and backward passes of a step: the same on every rank, and no pass of a single image."""
+    largest, smallest = math.ceil(world_count / size), world_count // size
+    return max(1, min(settings.accumulate, math.ceil(largest / settings.batch_size), smallest // 2))
 
 
 def at_least_two(images: torch.Tensor) -> torch.Tensor:
@@ -228,7 +243,7 @@ def leave_if_needed(agreed: Agreement, state: TrainState, saving: Saving, *, don
     if agreed.stop and not done:
         saving.save(state, wait=True)
         saving.close()
-        kept = "the same command goes on from there" if saving.enabled else "nothing was saved, for want of --output"
+        kept = saving.way_on if saving.enabled else "nothing was saved, for want of --output"
         raise AllRanksLeave(f"stopped after step {step}, as asked; {kept}.", EXIT_RESTART_ME)
 
 

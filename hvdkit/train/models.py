@@ -22,6 +22,30 @@ def create(name: str, *, classes: int, channels: int, image_size: int) -> nn.Mod
     return _torchvision(name, classes, channels)
 
 
+@torch.no_grad()
+def check(name: str, model: nn.Module, image: torch.Tensor, classes: int) -> None:
+    """InputError unless this image (1 x channels x height x width) goes through the model.
+
+    Many models take images of one size only, and say so in words that nobody understands.
+    """
+    _, channels, height, width = image.shape
+    kind = f"--model {name}: images of {channels} x {height} x {width}"
+    was_training = model.training
+    model.eval()
+    try:
+        output = model(image)
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"{kind} do not go through it ({reason}); take another model, or another --image-size where the data allow."
+        ) from error
+    finally:
+        model.train(was_training)
+    if not isinstance(output, torch.Tensor) or output.shape != (1, classes):
+        found = tuple(output.shape) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
+        raise InputError(f"{kind} give {found}, not a row of {classes} numbers, one a class.")
+
+
 def _mnist_cnn(classes: int, channels: int, image_size: int) -> nn.Module:
     """Two convolutions and two dense layers: small enough for one core."""
     if image_size < 4:

@@ -1,6 +1,7 @@
 """Watches a run and tells whoever wants to know: people, files, Prometheus, and the log of a pod."""
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ from hvdkit.runtime import results
 from hvdkit.runtime.engine import Engine
 from hvdkit.runtime.session import on_every_rank
 from hvdkit.train import history, progress
-from hvdkit.train.pace import Agreement, StepTime
+from hvdkit.train.pace import Agreement, StepTime, Sums
 from hvdkit.train.report import Evaluation, Interval, Reporter, Reporters
 from hvdkit.train.settings import TrainSettings
+from hvdkit.train.step_record import StepRecord
 
 if TYPE_CHECKING:
     from hvdkit.metrics.live import LiveMetrics
@@ -35,9 +37,9 @@ class Observer:
         self._reporters: Reporter = Reporters([])
         self._live: LiveMetrics | None = None
         self._history: history.History | None = None
-        self._agreements: list[Agreement] = []
+        self._sums = Sums()
         self._unreported: list[Agreement] = []
-        self._step_times: list[StepTime] = []
+        self._record = StepRecord(engine.rank)
         self._last_evaluation: Evaluation | None = None
         self._began = time.monotonic()
         self.evaluated = False
@@ -81,7 +83,7 @@ class Observer:
         settings, engine = self._settings, self._engine
         self._steps = state.progress.step + steps_left
         if settings.max_steps is not None:
-            self._steps = min(self._steps, settings.max_steps)
+            self._steps = max(state.progress.step, min(self._steps, settings.max_steps))
         self._samples = len(data.train)
         self._data_name = data.name
         self._optimizer = state.optimizer
@@ -119,11 +121,11 @@ class Observer:
             wait = times.allreduce_wait if self._engine.name == "horovod" else None
             self._live.observe_step(times.total, times.data_wait, wait, images)
         if self._settings.result_lines:
-            self._step_times.append(times)
+            self._record.add(times, images)
 
     def interval(self, agreed: Agreement, place: "Progress", saving: "Saving") -> None:
         """All ranks know the same about the last steps; every few seconds that is news for the reporters."""
-        self._agreements.append(agreed)
+        self._sums.add(agreed)
         self._unreported.append(agreed)
         if sum(one.seconds for one in self._unreported) < self._settings.report_seconds and place.step < self._steps:
             return
@@ -190,19 +192,12 @@ class Observer:
         """Nothing more will be said."""
         self._reporters.close()
         self._reporters = Reporters([])
-        if self._live is not None and self._engine.rank != 0:
+        if self._live is not None:
             self._live.close()
         self._live = None
 
     def _summarise(self, state: "TrainState", saving: "Saving") -> dict[str, Any]:
-        # The first steps pay for allocation and first connections; with a single agreement there is no other.
-        timed = self._agreements[1:] or self._agreements
-        steps, seconds = sum(one.steps for one in timed), sum(one.seconds for one in timed)
-        images = sum(one.images for one in timed)
-        waits = {
-            name: 100 * sum(getattr(one, name) * one.steps for one in timed) / seconds if steps else None
-            for name in ("data_wait", "allreduce_wait")
-        }
+        sums = self._sums
         judged = self._last_evaluation
         engine, settings = self._engine, self._settings
         return {
@@ -222,25 +217,22 @@ class Observer:
             "test_accuracy_percent": judged.accuracy_percent if judged else None,
             "test_loss": judged.loss if judged else None,
             "test_images": judged.images if judged else 0,
-            "train_loss": self._agreements[-1].loss if self._agreements else None,
-            "images_per_second": images / seconds if steps else None,
-            "step_seconds": seconds / steps if steps else None,
-            "data_wait_percent": waits["data_wait"],
-            "allreduce_wait_percent": waits["allreduce_wait"] if engine.name == "horovod" else None,
+            "train_loss": sums.loss,
+            "images_per_second": sums.images / sums.seconds if sums.steps else None,
+            "step_seconds": sums.seconds / sums.steps if sums.steps else None,
+            "data_wait_percent": sums.percent(sums.data_wait),
+            "allreduce_wait_percent": sums.percent(sums.allreduce_wait) if engine.name == "horovod" else None,
             "checkpoint": saving.newest,
             "output": str(settings.output) if settings.output is not None else None,
         }
 
     def _print_result(self, summary: dict[str, Any]) -> None:
-        """Every rank's step times travel with the result, so that nobody has to trust a mean of rank 0."""
-        own = {
-            name: [round(getattr(times, name), 6) for times in self._step_times]
-            for name in ("total", "data_wait", "allreduce_wait", "own")
-        }
-        ranks = self._engine.gather({"rank": self._engine.rank, "seconds": own})
+        """Every rank's steps travel with the result."""
+        ranks = self._engine.gather(self._record.payload())
         if self._engine.rank == 0:
             payload = {"summary": summary, "hosts": self._engine.hosts, "ranks": ranks, "versions": history.versions()}
-            results.emit("train", payload, lambda line: print(line, flush=True))
+            stream = sys.stderr if self._to_stderr else sys.stdout
+            results.emit("train", payload, lambda line: print(line, file=stream, flush=True))
 
 
 def world_facts(engine: Engine) -> dict[str, Any]:

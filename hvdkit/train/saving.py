@@ -1,6 +1,7 @@
 """Checkpoints of a run: rank 0 writes and reads them, all ranks go on from the same one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hvdkit.runtime.session import AllRanksLeave, on_every_rank
 from hvdkit.train.background import BackgroundSaver
 from hvdkit.train.checkpoints import CheckpointFolder, Loaded, load
 from hvdkit.train.settings import TrainSettings
-from hvdkit.train.state import TrainState, differences
+from hvdkit.train.state import Progress, TrainState, differences
 
 SMALL = ("progress", "scaler", "random", "world_size")  # the rest are tensors, which the engine sends
 
@@ -24,6 +25,7 @@ class Saving:
         self._note = note
         self._folder: CheckpointFolder | None = None
         self.saver: BackgroundSaver | None = None
+        self._handed_over: Progress | None = None
         on_every_rank(engine, self._open)
 
     def _open(self) -> None:
@@ -53,12 +55,17 @@ class Saving:
         loaded = self._find()
         if loaded is None:
             return None
-        changes = differences(self._settings, self._engine, loaded.state)
+        changes = differences(state, loaded.state)
         state.restore(loaded.state)
         self._note(f"resumed from {loaded.path}: {'; '.join(changes) if changes else 'everything as it was'}")
+        if self.saver is not None and loaded.path.parent == self._folder.folder:
+            self.saver.saved_at = loaded.path.stat().st_mtime
         return {name: loaded.state[name] for name in SMALL}
 
     def _find(self) -> Loaded | None:
+        if self._resumes_elsewhere and self._folder is not None and self._folder.steps():
+            self._note(f"--resume {self._settings.resume}: this run has begun from it, and has its own checkpoints now")
+            return self._folder.newest_whole(self._note)
         if self._settings.resume not in ("auto", "never"):
             return load(Path(self._settings.resume))
         if self._folder is None:
@@ -73,6 +80,20 @@ class Saving:
             )
         return None
 
+    @property
+    def _resumes_elsewhere(self) -> bool:
+        """Whether --resume names a checkpoint of another run: one in our own folder means 'back to this one'."""
+        if self._settings.resume in ("auto", "never") or self._settings.output is None:
+            return False
+        return Path(self._settings.resume).resolve().parent != (self._settings.output / "checkpoints").resolve()
+
+    @property
+    def way_on(self) -> str:
+        """How a person goes on from the last checkpoint."""
+        if self._settings.resume == "auto" or self._resumes_elsewhere:
+            return "the same command goes on from there"
+        return "the same command with --resume auto goes on from there"
+
     def agreed(self, state: TrainState) -> None:
         """The ranks have just agreed on how the run goes; an elastic run commits here."""
 
@@ -80,15 +101,27 @@ class Saving:
         """Save the run as it is now. Every rank must call this; only rank 0 writes, beside the next steps."""
         if not self.enabled:
             return
-        try:
-            state.check_weights()  # equal on all ranks, so all of them leave or none
-        except HvdkitError as error:
-            raise AllRanksLeave(f"{error}, so no checkpoint was written over a good one; try a lower --lr.") from None
-        captured = state.capture()
+        if state.progress != self._handed_over:
+            try:
+                state.check_weights()  # equal on all ranks, so all of them leave or none
+            except HvdkitError as error:
+                raise AllRanksLeave(f"{error}, so no good checkpoint was written over; try a lower --lr.") from None
+            captured = state.capture()
+            if self.saver is not None:
+                self.saver.save(state.progress.step, captured)
+            self._handed_over = replace(state.progress)
+        if wait:
+            self._wait(state.progress.step)
+
+    def _wait(self, step: int) -> None:
+        """Return when the checkpoint of this step is on the disk; all ranks leave when it will never be."""
         if self.saver is not None:
-            self.saver.save(state.progress.step, captured)
-            if wait:
-                self.saver.wait()
+            self.saver.wait()
+        if not self._engine.broadcast(self.saver is None or self.saver.saved_step == step):
+            raise AllRanksLeave(
+                f"the last checkpoint, of step {step}, was not saved (the reason is above); free some space or mend "
+                "the disk, and run the same command again: it goes on from the checkpoint before."
+            )
 
     @property
     def newest(self) -> str | None:

@@ -130,6 +130,9 @@ class TrainSettings:
     result_lines: bool = False
     """Print the result, with every rank's step times, as HVDKIT_RESULT lines that a benchmark reads from a log."""
 
+    skip_evaluation: bool = False
+    """Never judge the model on the test images: a benchmark has no use for it."""
+
     report_seconds: float = 5.0
     """Seconds between two lines of output."""
 

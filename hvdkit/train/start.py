@@ -1,5 +1,6 @@
 """Starts a run on a rank, plain or elastic."""
 
+import contextlib
 import os
 
 import torch
@@ -23,13 +24,11 @@ def train(settings: TrainSettings, engine: Engine, stop: StopRequest, *, to_stde
         from hvdkit.train.elastic import train_elastic
 
         return train_elastic(settings, engine, stop, to_stderr=to_stderr)
-    observer = Observer(settings, engine, to_stderr=to_stderr)
-    saving = Saving(settings, engine, observer.note)
-    try:
+    with (
+        contextlib.closing(Observer(settings, engine, to_stderr=to_stderr)) as observer,
+        contextlib.closing(Saving(settings, engine, observer.note)) as saving,
+    ):
         return loop.run(settings, engine, stop, observer, saving)
-    finally:
-        observer.close()
-        saving.close()
 
 
 def make_deterministic() -> None:

@@ -24,7 +24,9 @@ VERSION = 1
 _NAMED = 5  # tensors that an error lists by name
 # Settings without which the samples that are left would be others than those of the run that is resumed.
 _SAME_RUN = ("data", "seed", "augment", "image_size", "synthetic_images")
-_SAME_CURVE = ("epochs", "learning_rate", "lr_scaling", "schedule", "warmup", "batch_size", "accumulate", "precision")
+# Those that may change, and are said to have.
+_SAID = ("epochs", "learning_rate", "lr_scaling", "schedule", "warmup", "batch_size", "accumulate", "precision")
+_SAID += ("momentum", "weight_decay", "label_smoothing", "clip", "reduction", "compression", "groups", "deterministic")
 
 
 @dataclass
@@ -48,9 +50,14 @@ class Progress:
 class TrainState:
     """A run between two steps."""
 
-    def __init__(self, settings: TrainSettings, engine: Engine, model: nn.Module) -> None:
+    def __init__(
+        self, settings: TrainSettings, engine: Engine, model: nn.Module, data: dict[str, Any] | None = None
+    ) -> None:
         self.settings = settings
         self.engine = engine
+        self.data = data or {}
+        """What tells the data set from another one."""
+
         self.precision = Precision(settings, engine.device)
         self.model = self.precision.convert(model)
         """The model itself, without what an engine or compiler wraps around it."""
@@ -58,9 +65,7 @@ class TrainState:
         self.optimizer: Optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=settings.learning_rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            nesterov=settings.momentum > 0,  # looks where momentum leads before it steps: better at the same price
+            **_recipe(settings),
         )
         self.progress = Progress()
 
@@ -70,6 +75,7 @@ class TrainState:
         return {
             "version": VERSION,
             "settings": _plain(self.settings),
+            "data": self.data,
             "world_size": self.engine.size,
             "progress": asdict(self.progress),
             "model": dict(self.model.state_dict()),
@@ -80,10 +86,11 @@ class TrainState:
 
     def restore(self, state: dict[str, Any]) -> None:
         """The opposite of `capture`, on a rank that has a checkpoint; HvdkitError when it belongs to another model."""
-        _check_version(state)
-        _check_tensors(dict(self.model.state_dict()), state["model"])
+        check_tensors(dict(self.model.state_dict()), state["model"])
         self.model.load_state_dict(state["model"])
         _load_optimizer(self.optimizer, state["optimizer"])
+        for group in self.optimizer.param_groups:
+            group.update(_recipe(self.settings))  # the flags of today; the checkpoint brought those of then
         self.restore_small(state)
 
     def restore_small(self, state: dict[str, Any]) -> None:
@@ -104,8 +111,10 @@ class TrainState:
             raise HvdkitError(f"weights are not finite after step {self.progress.step}")
 
 
-def differences(settings: TrainSettings, engine: Engine, state: dict[str, Any]) -> list[str]:
+def differences(ours: TrainState, state: dict[str, Any]) -> list[str]:
     """Sentences about what is not as it was when the checkpoint was written; InputError for what cannot go on."""
+    _check_version(state)
+    settings, engine = ours.settings, ours.engine
     before, now = state["settings"], _plain(settings)
     for name in _SAME_RUN:
         if before.get(name) != now[name]:
@@ -113,14 +122,39 @@ def differences(settings: TrainSettings, engine: Engine, state: dict[str, Any]) 
                 f"{_flag(name)} is {now[name]}, but the checkpoint comes from a run with "
                 f"{before.get(name)}; use the same, or start anew with --resume never and another --output."
             )
-    said = [
-        f"{_flag(name)} is now {now[name]} (was {before.get(name)})"
-        for name in _SAME_CURVE
-        if before.get(name) != now[name]
+    said = _data_differences(ours.data, state)
+    said += [
+        f"{_flag(name)} is now {now[name]} (was {before.get(name)})" for name in _SAID if before.get(name) != now[name]
     ]
     if state["world_size"] != engine.size:
         said.append(f"the world has now {engine.size} ranks (had {state['world_size']})")
+    if settings.reduction == "adasum" and engine.size > 1:
+        said.append("with Adasum each rank has a momentum, and a checkpoint holds rank 0's: not the same bit for bit")
     return said
+
+
+def _data_differences(ours: dict[str, Any], state: dict[str, Any]) -> list[str]:
+    """Other images are another run; other files in the same folder change the order of what is left of an epoch."""
+    theirs = state["data"]
+    if ours == theirs:
+        return []
+    now, then = (f"{data['name']} ({data['images']:,} training images)" for data in (ours, theirs))
+    within_an_epoch = 0 < state["progress"]["position"] < theirs["images"]
+    if ours["name"] != theirs["name"] or within_an_epoch:
+        raise InputError(
+            f"--data is {now}, but the checkpoint is from {'the middle of an epoch of ' * within_an_epoch}{then}, of "
+            "other files; give it those, or start anew with --resume never and another --output."
+        )
+    return [f"the data are now {now} (were {then}, of other files)"]
+
+
+def _recipe(settings: TrainSettings) -> dict[str, Any]:
+    """What the optimizer is told beside the learning rate."""
+    return {
+        "momentum": settings.momentum,
+        "weight_decay": settings.weight_decay,
+        "nesterov": settings.momentum > 0,  # looks where momentum leads before it steps: better at the same price
+    }
 
 
 def _flag(field: str) -> str:
@@ -129,7 +163,7 @@ def _flag(field: str) -> str:
 
 def _plain(settings: TrainSettings) -> dict[str, Any]:
     values = asdict(settings)
-    return {name: values[name] for name in (*_SAME_RUN, *_SAME_CURVE, "model")}
+    return {name: values[name] for name in (*_SAME_RUN, *_SAID, "model")}
 
 
 def _check_version(state: dict[str, Any]) -> None:
@@ -138,7 +172,7 @@ def _check_version(state: dict[str, Any]) -> None:
         raise InputError(f"--resume: the checkpoint has version {found}, and this hvdkit reads version {VERSION}.")
 
 
-def _check_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+def check_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
     """Say which tensors differ, for a person who resumed with another --model."""
     problems = [
         f"{name} is {_shape(theirs[name])}, the model has {_shape(tensor)}"

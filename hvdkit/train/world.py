@@ -18,6 +18,7 @@ from hvdkit.runtime.session import AllRanksLeave, on_every_rank, session
 from hvdkit.runtime.stop import StopRequest
 from hvdkit.train.background import BackgroundSaver
 from hvdkit.train.checkpoints import CheckpointFolder
+from hvdkit.train.state import check_tensors
 
 
 class World:
@@ -29,6 +30,7 @@ class World:
         stacks.install()
         self._session = session(engine)
         self._engine: Engine | None = None
+        self._checkpoints: list[Checkpoints] = []
 
     def __enter__(self) -> World:
         engine = self._engine = self._session.__enter__()
@@ -52,7 +54,9 @@ class World:
         `reduction`: op ("average", "sum", "adasum"), compression ("none", "fp16"), accumulate, groups,
         deterministic, as in hvdkit.runtime.engine.Reduction.
         """
-        prepared = self._engine.prepare(model, optimizer, Reduction(**reduction))
+        prepared = on_every_rank(self._engine, lambda: self._engine.prepare(model, optimizer, Reduction(**reduction)))
+        if self._engine.name == "ddp":  # which averages in the backward pass; Horovod's step waits for itself
+            prepared.optimizer.register_step_pre_hook(lambda *_: prepared.synchronize())
         return prepared.model, prepared.optimizer
 
     def average(self, **values: float) -> dict[str, float]:
@@ -70,7 +74,8 @@ class World:
 
     def checkpoints(self, folder: str | Path, model: nn.Module, optimizer: Optimizer, keep: int = 3) -> Checkpoints:
         """Checkpoints of a prepared model and optimizer in a folder."""
-        return Checkpoints(self._engine, Path(folder), model, optimizer, keep)
+        self._checkpoints.append(Checkpoints(self._engine, Path(folder), model, optimizer, keep))
+        return self._checkpoints[-1]
 
     def metrics(self, port: int, job: str = "train") -> LiveMetrics:
         """Prometheus metrics of this rank on `port` + local rank; tell it of each step with `observe_step`."""
@@ -82,6 +87,8 @@ class World:
     def leave_if_asked(self) -> None:
         """End all ranks in good order, with exit code 75, if one was asked to stop (SIGTERM); save before it."""
         if self.asked_to_stop():
+            for checkpoints in self._checkpoints:
+                checkpoints.wait()  # a launcher may end rank 0 as soon as another one has left
             raise AllRanksLeave("stopped in good order, as asked.", EXIT_RESTART_ME)
 
     def asked_to_stop(self) -> bool:
@@ -132,6 +139,7 @@ class Checkpoints:
         loaded = self._folder.newest_whole(lambda text: print(f"hvdkit: {text}", flush=True))
         if loaded is None:
             return None
+        check_tensors(dict(self._model.state_dict()), loaded.state["model"])
         self._model.load_state_dict(loaded.state["model"])
         self._optimizer.load_state_dict(loaded.state["optimizer"])
         return {"step": loaded.step, "extra": loaded.state["extra"], "random": loaded.state["random"]}

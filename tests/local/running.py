@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-SECONDS = 180  # a run that takes longer hangs
+SECONDS = 600  # a run that takes longer hangs
 _BIN = Path(sys.executable).parent
 
 MPIRUN = ("mpirun", "-np", "2", "--bind-to", "none", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1")

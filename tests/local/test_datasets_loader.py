@@ -199,10 +199,12 @@ def test_a_corrupt_file_reaches_the_rank_as_a_sentence(folder, tmp_path, workers
     source = datasets.load(settings, SingleEngine(), print).train
     source.batch(torch.tensor([77]), None)
     (copy,) = tmp_path.rglob("*.png")
+    original = folder / copy.relative_to(next(tmp_path.iterdir()))
     copy.write_bytes(copy.read_bytes()[:60])
     with pytest.raises(InputError) as failure:
         list(loader(source, workers).epoch(0))
-    assert str(failure.value).startswith(f"{copy} is damaged: ")
+    assert str(failure.value).startswith(f"{original} is damaged: ")
+    assert not copy.exists(), "the original is read next time"
     assert "\n" not in str(failure.value)
     assert capfd.readouterr() == ("", "")
     assert workers_alive() == []

@@ -179,7 +179,7 @@ def test_what_the_other_ranks_printed_is_not_lost_when_one_fails() -> None:
 
 
 def test_options_after_the_command_are_the_commands() -> None:
-    result = run_hvdkit("launch", "--backend", "local", "echo", "--name", "mine", "--workers", "7")
+    result = run_hvdkit("launch", "--backend", "local", "--", "echo", "--name", "mine", "--workers", "7")
     assert result.stdout == "[0] --name mine --workers 7\n", result.stderr
 
 
@@ -279,24 +279,26 @@ def test_explain_gives_a_reason_for_every_setting() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--workers", "0"], 2, "workers: 0 is too few"),
+        (["--workers", "0"], 2, "--workers: 0 is too few"),
         (["--workers", "-3"], 2, "workers: -3 is too few"),
-        (["--workers", "1000000"], 2, "workers: 1000000 workers"),
+        (["--workers", "1000000"], 2, "--workers: 1000000 workers"),
         (["--workers", "9999"], 2, "cores of this machine"),
-        (["--slots", "0"], 2, "slots: 0"),
-        (["--threads", "0"], 2, "threads: 0"),
+        (["--slots", "0"], 2, "--slots: 0"),
+        (["--threads", "0"], 2, "--threads: 0"),
         (["--workers", "many"], 2, "'many' is not a valid integer"),
-        (["--name", "Not A Name"], 2, "name: 'Not A Name'"),
-        (["--env", "LEARNING_RATE"], 2, "env: 'LEARNING_RATE' has no '='"),
-        (["--env", "1A=2"], 2, "env: '1A' is not a variable name"),
-        (["--hosts", "a:x"], 2, "hosts: 'a:x'"),
-        (["--hosts", "a:1,a:1"], 2, "hosts: 'a' is listed twice"),
+        (["--name", "Not A Name"], 2, "--name: 'Not A Name'"),
+        (["--env", "LEARNING_RATE"], 2, "--env: 'LEARNING_RATE' has no '='"),
+        (["--env", "1A=2"], 2, "--env: '1A' is not a variable name"),
+        (["--hosts", "a:x"], 2, "--hosts: 'a:x'"),
+        (["--hosts", "a:1,a:1"], 2, "--hosts: 'a' is listed twice"),
         (["--grace", "nan"], 2, "'--grace'"),
         (["--start-timeout", "-5"], 2, "'--start-timeout'"),
-        (["--hosts", "a:1", "--workers", "2"], 2, "workers: 2 workers, but --hosts lists 1"),
+        (["--hosts", "a:1", "--workers", "2"], 2, "--workers: 2 workers, but --hosts lists 1"),
         (["--hosts", "no-such-host.invalid:1"], 3, "'no-such-host.invalid' does not resolve"),
-        (["--controller", "gloo", "--mpi-arg=-x"], 2, "mpi_args"),
-        (["--debug-rank", "5"], 2, "debug_rank: there is no rank 5"),
+        (["--controller", "gloo", "--mpi-arg=-x"], 2, "--mpi-arg needs --controller mpi"),
+        (["--debug-rank", "5"], 2, "--debug-rank: there is no rank 5"),
+        (["--grace", "0"], 2, "--grace: 0 is too few"),
+        (["--image", "a"], 2, "--image: backend local on this machine has no use for it"),
         (["--log-dir", "/proc/nothing"], 2, "--log-dir: cannot write to /proc/nothing"),
         (["--", "no-such-command"], 2, "command: 'no-such-command'"),
     ],
@@ -323,12 +325,23 @@ def test_auto_names_the_backend_and_why(tmp_path: Path) -> None:
     assert here.returncode == 0 and "backend local (no cluster is configured)" in here.stderr.splitlines()[0]
     (tmp_path / "config").write_text("apiVersion: v1\nkind: Config\n")
     cluster = run_hvdkit("launch", "--", "true", env=clean | {"KUBECONFIG": str(tmp_path / "config")})
-    assert cluster.returncode == 3 and "a cluster is configured in" in cluster.stderr
+    assert cluster.returncode == 3 and "names no current context" in cluster.stderr
 
 
-def test_json_outcome() -> None:
-    result = launch("--workers", "2", "--json", *python("print('hello')\nsys.exit(5 * rank)"))
-    outcome = json.loads(result.stdout.splitlines()[-1])
+def test_our_flag_after_the_command_is_not_lost_on_it() -> None:
+    result = run_hvdkit("launch", "--backend", "local", "python", "train.py", "--dry-run")
+    assert result.returncode == 2 and "--dry-run: it stands after the command" in result.stderr
+    assert run_hvdkit("launch", "--backend", "local", "--dry-run", "--", "true", "--dry-run").returncode == 0
+
+
+def test_json_outcome(tmp_path: Path) -> None:
+    # Rank 1 fails when rank 0 has spoken: a failed rank ends the other one, wherever it is.
+    said = str(tmp_path / "said")
+    code = f"print('hello', flush=True)\nif rank == 0: open({said!r}, 'w')\n"
+    code += f"while not os.path.exists({said!r}): time.sleep(0.05)\nsys.exit(5 * rank)"
+    result = launch("--workers", "2", "--json", *python(code))
+    outcome = json.loads(result.stdout)  # what the ranks print goes to stderr
+    assert "[0] hello" in result.stderr
     assert result.returncode == outcome["exit_code"] == 5
     assert outcome["rank"] == 1 and outcome["tail"] == ["hello"]
 
@@ -341,14 +354,23 @@ def test_colour_only_on_a_terminal_that_wants_it(no_color: str) -> None:
     assert ("\x1b[" in output) == (no_color == "")
 
 
-def test_debug_rank_runs_one_rank_in_pdb_on_the_terminal(tmp_path: Path) -> None:
+def test_debug_rank_gives_the_terminal_to_one_rank(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     code = f"import os\nrank = {RANK}\nsecret = 6 * 7\nbreakpoint() if rank == 1 else None\nprint('end', rank)\n"
     script.write_text(code)
     arguments = ["--workers", "2", "--debug-rank", "1", "--", "python", str(script)]
-    output = on_a_terminal(arguments, answers=[("(Pdb)", "p secret\n"), ("42", "c\n"), ("finished", "q\n")])
+    output = on_a_terminal(arguments, answers=[("(Pdb)", "p secret\n"), ("42", "c\n")])
     assert "[0] end 0" in re.sub(r"\x1b\[[0-9;]*m", "", output)
-    assert "end 1" in output
+    assert output.count("end 1") == 1  # and not a second time, as `python -m pdb` would have it
+
+
+def test_debug_rank_opens_pdb_where_an_exception_ended_it(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("def divide(a, b):\n    return a / b\n")
+    script = tmp_path / "train.py"
+    script.write_text(f"import os, helper\nif {RANK} == 1:\n    helper.divide(7, 0)\n")
+    arguments = ["--workers", "2", "--debug-rank", "1", "--", "python", str(script)]
+    output = on_a_terminal(arguments, answers=[("(Pdb)", "p a * 6\n"), ("42", "q\n")])
+    assert "ZeroDivisionError" in output and "rank 1 " in output
 
 
 def on_a_terminal(arguments: list[str], env: dict[str, str] | None = None, answers: list[tuple[str, str]] = ()) -> str:

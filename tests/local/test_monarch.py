@@ -1,9 +1,14 @@
 """DDP on a real Monarch mesh of two processes on this machine."""
 
+import json
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from launching import Launch
 from pods import pod, rank_script, written
 
 TRAIN = """
@@ -84,3 +89,58 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     with pod(tmp_path, "monarch_controller", *flags, "--", "true") as run:
         assert run.wait() == 3, run.output()
         assert "--local" in run.output() and "Traceback" not in run.output()
+
+
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user who has no kubeconfig."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@contextmanager
+def launch(folder: Path, *arguments: str) -> Iterator[Launch]:
+    """`hvdkit launch --backend monarch` of two ranks on this machine."""
+    started = Launch(folder, "--backend", "monarch", "--workers", "2", *arguments)  # the last --backend wins
+    try:
+        yield started
+    finally:
+        started.kill_all()
+
+
+@pytest.mark.usefixtures("no_cluster")
+class TestLaunch:
+    def test_hvdkit_train_is_ddp(self, tmp_path: Path) -> None:
+        train = ["hvdkit", "train", "--data", "synthetic", "--synthetic-images", "64", "--batch-size", "8"]
+        with launch(tmp_path, "--name", "mesh", "--", *train, "--max-steps", "3", "--output", "out") as run:
+            assert run.wait() == 0, run.output()
+            run.wait_until_gone()
+        first, *others = run.output().splitlines()
+        assert first.startswith("hvdkit: mesh: 2 ranks by monarch, ")
+        assert first.endswith("; backend monarch on this machine (as asked; no cluster is configured)")
+        assert others and all(line.startswith("[0] ") for line in others), run.output()
+        start, *_, summary = map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines())
+        assert (start["world"]["engine"], start["world"]["ranks"]) == ("ddp", 2)
+        assert summary["kind"] == "summary"
+
+    def test_env_exit_code_and_last_lines(self, tmp_path: Path) -> None:
+        code = (
+            "import os, sys, time; rank = int(os.environ['RANK']); print(os.environ['GREETING'], rank, flush=True)\n"
+            "rank == 1 and sys.exit(7)\ntime.sleep(600)"
+        )
+        with launch(tmp_path, "--env", "GREETING=it's $HOME", "--json", "--", "python", "-c", code) as run:
+            assert run.wait() == 7, run.output()
+            outcome = json.loads(run.output().splitlines()[-1])
+            assert (outcome["exit_code"], outcome["rank"], outcome["tail"]) == (7, 1, ["it's $HOME 1"])
+            run.wait_until_gone()
+
+    def test_signals(self, tmp_path: Path) -> None:
+        """SIGTERM lets the ranks save; Ctrl-C and kill -9 leave no process."""
+        for signum, code in ((signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+            with launch(tmp_path, "--", "python", str(rank_script(tmp_path)), "wait") as run:
+                run.wait_for("is here", times=2)
+                os.kill(run.process.pid, signum)
+                assert run.wait() == code, run.output()
+                if signum == signal.SIGTERM:
+                    assert run.output().count("has saved") == 2
+                run.wait_until_gone()

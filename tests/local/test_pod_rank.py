@@ -118,12 +118,12 @@ def test_the_loss_of_a_pod_ends_the_world(tmp_path: Path, victim: int) -> None:
 
 def test_a_missing_pod_is_named(tmp_path: Path) -> None:
     with two_pods(tmp_path, "true", count=1, wait=1) as [first]:
-        assert first.wait() == 3, first.output()
+        assert first.wait() == 75, first.output()  # else the Job would fail for good
         assert "train-1 (has not joined)" in first.termination()["reason"]
     variables = {"JOB_COMPLETION_INDEX": "1", "HVDKIT_JOB": "train"}
     flags = ("--workers", "2", "--slots", "1", "--service", "train", "--wait-seconds", "1")
     with pod(tmp_path, "pod_rank", *flags, "--", "true", **variables) as other:
-        assert other.wait() == 3, other.output()
+        assert other.wait() == 75, other.output()
         assert "train-0 (its name train-0.train does not resolve)" in other.output()
 
 
@@ -142,5 +142,5 @@ def test_a_pod_of_another_size_is_turned_away(tmp_path: Path) -> None:
             )
             for number in range(2)
         ]  # fmt: skip
-        assert [one.wait() for one in pods] == [3, 3]
+        assert [one.wait() for one in pods] == [75, 75]  # both may start again; the job ends by its backoff limit
         assert "train-1 (has not joined)" in pods[0].output()

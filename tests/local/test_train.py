@@ -7,12 +7,13 @@ import re
 import signal
 import struct
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 from running import LAUNCHERS, MPIRUN, run, started
 
-from hvdkit.train.datasets import digits
+from hvdkit.train.datasets import digits, idx
 from hvdkit.train.history import read
 
 
@@ -66,6 +67,8 @@ def test_an_epoch_of_mnist_on_four_ranks_learns(launcher, tmp_path):
     done = run(*launch, *command, f"--output={tmp_path}", http_proxy=nowhere, https_proxy=nowhere)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = read(tmp_path / "metrics.jsonl")[-1]
+    mnist_is_here = idx.find(Path("../shared/data"), "train-images-idx3-ubyte") is not None
+    assert summary["data"] == ("MNIST" if mnist_is_here else "synthetic digits")
     assert (summary["ranks"], summary["test_images"]) == (4, 10_000)
     assert summary["test_accuracy_percent"] >= 97
 

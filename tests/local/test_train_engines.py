@@ -40,6 +40,10 @@ def test_every_setting_learns_something(found):
             assert sum(losses[-5:]) < sum(losses[:5]), name
 
 
+def test_all_ranks_end_with_the_same_weights(found):
+    assert {name for name, values in found.items() if not values["alike"]} == set()
+
+
 def test_the_settings_really_differ(found):
     """A flag that does nothing would pass the comparisons above."""
     plain = found["plain"]["losses"]

@@ -4,6 +4,7 @@ In one process, so that many runs cost little; real ranks and real kills are in 
 """
 
 import copy
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def resumed_from(state: dict, step: int, folder: Path, **changes) -> dict:
     checkpoints = CheckpointFolder(folder / "checkpoints")
     checkpoints.prepare()
     checkpoints.save(step, state)
-    return load(checkpoint(run(folder, **changes), STEPS)).state
+    return CheckpointFolder(run(folder, **changes)).newest_whole(print).state
 
 
 @pytest.mark.parametrize("step", [1, 3, 8, 11, 16])
@@ -129,11 +130,7 @@ def without(state: dict, item: str) -> dict:
 def test_without_any_one_item_the_end_is_another(item, uninterrupted, tmp_path):
     end = load(checkpoint(uninterrupted, STEPS)).state
     state = without(load(checkpoint(uninterrupted, 10)).state, item)
-    try:
-        last = resumed_from(state, 10, tmp_path)
-    except ValueError:
-        return  # it took more steps than it should: the file of the last step is not there
-    assert not same_bits(last["model"], end["model"])
+    assert not same_bits(resumed_from(state, 10, tmp_path)["model"], end["model"])
 
 
 def test_augmentation_follows_the_epoch_and_the_sample(uninterrupted, tmp_path):
@@ -179,6 +176,67 @@ def test_other_samples_cannot_go_on(changes, uninterrupted, tmp_path):
 def test_another_learning_rate_is_allowed_and_said(uninterrupted, tmp_path, capsys):
     resumed_from(load(checkpoint(uninterrupted, 10)).state, 10, tmp_path, learning_rate=0.01)
     assert "--lr is now 0.01 (was 0.02)" in capsys.readouterr().out
+
+
+def test_the_recipe_of_today_applies_and_is_said(uninterrupted, tmp_path, capsys):
+    last = resumed_from(load(checkpoint(uninterrupted, 10)).state, 10, tmp_path, momentum=0.5, weight_decay=0.3)
+    assert [(group["momentum"], group["weight_decay"]) for group in last["optimizer"]["param_groups"]] == [(0.5, 0.3)]
+    said = capsys.readouterr().out
+    assert "--momentum is now 0.5 (was 0.9)" in said and "--weight-decay is now 0.3 (was 0.0)" in said
+
+
+def test_fewer_steps_than_are_done_already_take_none(uninterrupted, tmp_path, capsys):
+    last = resumed_from(load(checkpoint(uninterrupted, 10)).state, 10, tmp_path, max_steps=5)
+    assert last["progress"]["step"] == 10
+    assert "0 steps to go" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("step", "name", "goes_on"), [(10, "synthetic digits", False), (8, "synthetic digits", True)])
+def test_other_files_can_go_on_at_the_end_of_an_epoch_only(step, name, goes_on, uninterrupted, tmp_path, capsys):
+    state = load(checkpoint(uninterrupted, step)).state
+    assert state["data"]["name"] == name
+    state["data"] |= {"fingerprint": 0}
+    if goes_on:
+        resumed_from(state, step, tmp_path)
+        assert "of other files" in capsys.readouterr().out
+    else:
+        with pytest.raises(HvdkitError, match="the middle of an epoch of synthetic digits"):
+            resumed_from(state, step, tmp_path)
+
+
+def test_another_data_set_under_the_same_flag_never_goes_on(uninterrupted, tmp_path):
+    """MNIST that is not there any more, in whose place `--data mnist` would take synthetic digits."""
+    state = load(checkpoint(uninterrupted, 8)).state
+    state["data"]["name"] = "MNIST"
+    with pytest.raises(HvdkitError, match=r"--data is synthetic digits .* the checkpoint is from MNIST"):
+        resumed_from(state, 8, tmp_path)
+
+
+def test_a_last_checkpoint_that_cannot_be_saved_is_no_success(tmp_path, monkeypatch, capsys):
+    def full(self: CheckpointFolder, step: int, state: dict) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CheckpointFolder, "save", full)
+    with pytest.raises(HvdkitError, match="the last checkpoint, of step 16, was not saved"):
+        run(tmp_path)
+    assert "No space left on device" in capsys.readouterr().out
+
+
+def test_resume_from_a_file_counts_until_the_run_has_its_own(uninterrupted, tmp_path, capsys):
+    origin = str(checkpoint(uninterrupted, 3))
+    run(tmp_path, resume=origin, max_steps=5)
+    capsys.readouterr()
+    run(tmp_path, resume=origin)
+    said = capsys.readouterr().out
+    assert f"resumed from {checkpoint(tmp_path / 'checkpoints', 5)}" in said
+    assert same_bits(
+        load(checkpoint(tmp_path / "checkpoints", STEPS)).state, load(checkpoint(uninterrupted, STEPS)).state
+    )
+
+
+def test_a_checkpoint_of_something_else_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(HvdkitError, match="the checkpoint has version None"):
+        resumed_from({"model": {}, "extra": {}}, 3, tmp_path)
 
 
 def test_weights_that_are_not_finite_are_not_saved_over_good_ones(uninterrupted, tmp_path):

@@ -41,8 +41,11 @@ def test_asked_to_stop_it_leaves_with_75(script, tmp_path):
             if "epoch 1" in line:
                 break
         job.send_signal(signal.SIGTERM)
-        _, stderr = job.communicate(timeout=60)
+        stdout, stderr = job.communicate(timeout=60)
     assert job.returncode == 75
+    last = (re.findall(r"epoch (\d+): loss", stdout) or ["1"])[-1]
+    newest = max(path.name for path in (tmp_path / "runs/mine").glob("step-*.pt"))
+    assert newest.startswith(f"step-{int(last):08d}."), "the last epoch that was spoken of is on the disk"
     assert stderr.count("stopped in good order") >= 1
 
 

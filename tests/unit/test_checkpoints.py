@@ -1,7 +1,6 @@
 """Checkpoint files: what comes back, what a kill or a full disk leaves, and that damage is never loaded."""
 
 import errno
-import hashlib
 import io
 import multiprocessing
 import os
@@ -17,12 +16,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvdkit.errors import InputError
 from hvdkit.train import checkpoints
-from hvdkit.train.background import NICENESS, BackgroundSaver, Snapshot
+from hvdkit.train.background import BackgroundSaver, Snapshot
 from hvdkit.train.checkpoints import CheckpointFolder, load
 
 DTYPES = [
@@ -257,7 +257,7 @@ def test_nothing_whole_is_an_error_and_nothing_at_all_is_not(folder, tmp_path):
 
 
 def digest_named(path, content):
-    named = path / f"step-00000009.{hashlib.sha256(content).hexdigest()[:32]}.pt"
+    named = path / f"step-00000009.{xxhash.xxh3_128_hexdigest(content)}.pt"
     named.write_bytes(content)
     return named
 
@@ -513,11 +513,9 @@ class GatedFolder(CheckpointFolder):
         self.prepare()
         self.gate = threading.Event()
         self.begun: list[int] = []
-        self.priorities: list[int] = []
 
     def save(self, step, state):
         self.begun.append(step)
-        self.priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         assert self.gate.wait(60)
         return super().save(step, state)
 
@@ -556,18 +554,6 @@ def test_a_second_save_waits_for_the_first(tmp_path):
     saver.close()
     assert steps(tmp_path) == [1, 2]
     assert_is_state_of(1, load(folder._checkpoints()[1].path).state)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
-def test_the_thread_that_writes_takes_the_idle_time(tmp_path):
-    folder = GatedFolder(tmp_path)
-    folder.gate.set()
-    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    saver = BackgroundSaver(folder, no_problem)
-    saver.save(1, state_of(1))
-    saver.close()
-    assert folder.priorities == [min(own + NICENESS, 19)]
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
 def test_the_memory_of_the_copy_is_used_again():

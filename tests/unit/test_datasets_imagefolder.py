@@ -299,13 +299,14 @@ def test_a_cache_folder_that_cannot_be_written_is_said_before_training(folder, t
     assert failure.value.exit_code == EXIT_ENVIRONMENT
 
 
-def test_a_damaged_copy_is_named_itself(folder, tmp_path):
+def test_a_damaged_copy_does_not_stay(folder, tmp_path):
     data = load(folder, image_size=32, cache_dir=tmp_path / "disk")
     data.train.batch(torch.tensor([0]), None)
     (copy,) = (tmp_path / "disk").rglob("*.png")
     copy.write_bytes(b"")
-    with pytest.raises(InputError, match=f"^{copy} is damaged: it is empty"):
+    with pytest.raises(InputError, match="is damaged: it is empty"):
         data.train.batch(torch.tensor([0]), None)
+    data.train.batch(torch.tensor([0]), None)  # from the original, which is whole
 
 
 def test_one_wrong_bit_never_crashes_the_decoder(folder):

@@ -1,6 +1,8 @@
 """The launcher's decisions before it starts anything: hostfile, Open MPI's version, mpirun's command line."""
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.jobs.spec import Host
 from hvdkit.local.machine import find_mpirun
 from hvdkit.runtime import mpijob_launcher
+from hvdkit.runtime.mpijob_elastic import horovodrun
 from hvdkit.runtime.mpijob_launcher import check_open_mpi, parse, plan_for, read_hostfile
 
 NAMES = ("train-worker-0.train.team.svc", "train-worker-1.train.team.svc")
@@ -91,6 +94,28 @@ def test_mpirun_reaches_the_workers_with_the_jobs_own_ssh(monkeypatch: pytest.Mo
     for name, value in {"HOROVOD_CYCLE_TIME": "3.5", "NCCL_DEBUG": "INFO", "HVDKIT_WORLD_SIZE": "4"}.items():
         assert env[name] == value
         assert argv[argv.index(name) - 1] == "-x"
+
+
+def test_a_parameter_of_the_users_takes_the_place_of_ours() -> None:
+    own = ["--mca", "plm_rsh_no_tree_spawn", "0", "-mca", "pml", "cm"]
+    argv = plan_for((Host(name="a"),), ["true"], own, Path("/tmp/ssh/config")).processes[0].argv
+    for name, value in {"plm_rsh_no_tree_spawn": "0", "pml": "cm", "plm_rsh_args": "-F /tmp/ssh/config"}.items():
+        assert argv.count(name) == 1 and argv[argv.index(name) + 1] == value
+
+
+def test_an_elastic_world_takes_lost_workers_back(tmp_path: Path) -> None:
+    argv, _ = horovodrun(["127.0.0.1"], 1, 2, 1, ["true"], tmp_path)
+    words = argv[argv.index("horovod.runner.launch") + 1 : argv.index("hvdkit.runtime.pod_wrapper") - 2]
+    code = "import sys; from horovod.runner.launch import parse_args; print(parse_args().cooldown_range)"
+    found = subprocess.run([sys.executable, "-c", code, *words, "true"], capture_output=True, text=True, timeout=120)
+    assert found.stdout.strip() == "[10, 300]", found.stderr
+
+
+def test_a_worker_with_ipv6_only_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "names").write_text("fd00::5 w-0.train\n")
+    monkeypatch.setenv("HVDKIT_NAMES", str(tmp_path / "names"))
+    with pytest.raises(EnvironmentProblem, match=r"w-0 \(w-0\.train has an IPv6 address only, fd00::5, and ranks meet"):
+        mpijob_launcher.wait_for_workers(["w-0.train"], 0)
 
 
 def test_the_launchers_cores_are_not_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

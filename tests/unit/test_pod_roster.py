@@ -4,16 +4,19 @@ import json
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from hvdkit.errors import EnvironmentProblem, InputError
-from hvdkit.runtime import channel, pod_roster
+from hvdkit.errors import EXIT_RESTART_ME, EXIT_USAGE, EnvironmentProblem, InputError
+from hvdkit.jobs import local
+from hvdkit.runtime import channel, pod_rank, pod_roster, pod_termination
 from hvdkit.runtime.pod_names import addresses_of
 from hvdkit.runtime.pod_places import Place, by_addresses, by_index
 from hvdkit.runtime.pod_roster import FirstPod, OtherPod, PlacesChanged, Roster
+from hvdkit.runtime.pod_supervisor import PodSupervisor, run
 
 WORLD = {"pods": ["train-0", "train-1", "train-2"], "slots": 1, "engine": "horovod"}
 
@@ -31,6 +34,16 @@ def first() -> FirstPod:
 
 def port_of(first: FirstPod) -> int:
     return first.listener.getsockname()[1]
+
+
+def look_until(first: FirstPod, condition: Callable[[], bool]) -> None:
+    """Call the roll, for which train-2 is missing, until something has been noticed."""
+    for _ in range(300):
+        with pytest.raises(EnvironmentProblem, match="train-2"):
+            first.gather(0.1)
+        if condition():
+            return
+    pytest.fail("not noticed")
 
 
 def test_all_learn_the_meeting_place(first: FirstPod) -> None:
@@ -52,13 +65,31 @@ def test_a_pod_that_restarts_before_the_world_is_there_takes_its_place_again(fir
         early.join(0.5)
     with pytest.raises(EnvironmentProblem, match=r"train-2 \(has not joined\)"):
         first.gather(0.5)
+    old = first.guests[1]
     with ThreadPoolExecutor() as pool:
-        others = [pool.submit(OtherPod(place(number), WORLD, port_of(first)).join, 30) for number in (1, 2)]
+        others = [pool.submit(OtherPod(place(1), WORLD, port_of(first)).join, 30)]
+        # The old connection is still open: until the new one has replaced it, the roll would be complete with it.
+        look_until(first, lambda: first.guests[1] is not old)
+        others.append(pool.submit(OtherPod(place(2), WORLD, port_of(first)).join, 30))
         first.gather(30)
         roster = first.go(lambda address: 1)
         for other in others:
             other.result()
-    assert len(roster.peers) == 2
+    assert len(roster.peers) == 2 and old not in roster.peers
+
+
+def test_a_pod_whose_old_connection_breaks_as_the_new_one_takes_its_place(first: FirstPod) -> None:
+    """Both are read in one go: what the new one says, then the end of the old one, which is forgotten by then."""
+
+    join = channel.encode_json(pod_roster.JOIN, place=1, world=WORLD)
+    old, new = (socket.create_connection(("127.0.0.1", port_of(first))) for _ in range(2))
+    look_until(first, lambda: len(first.strangers) == 2)
+    old.sendall(join)
+    look_until(first, lambda: 1 in first.guests)
+    new.sendall(join)
+    old.close()
+    with new:
+        look_until(first, lambda: first.guests[1].connection.getpeername() == new.getsockname())
 
 
 @pytest.mark.parametrize(
@@ -101,6 +132,31 @@ def test_what_one_pod_says_reaches_the_others(first: FirstPod) -> None:
     assert sorted(map(str, heard)) == sorted(["stop", "(7, 'it failed', True)", "train-2"])
 
 
+def test_pods_that_wait_in_vain_ask_to_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With any other code the Job would have failed for good."""
+    monkeypatch.setenv("HVDKIT_JOB", "train")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    monkeypatch.setattr(pod_rank, "stop_when_asked", lambda: None)  # it is for a process of its own
+    words = ["--workers", "2", "--slots", "1", "--service", "nowhere.invalid", "--wait-seconds", "0.2", "--", "true"]
+    assert pod_termination.explained(lambda: pod_rank.main(words)) == EXIT_RESTART_ME
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "5")
+    assert pod_termination.explained(lambda: pod_rank.main(words)) == EXIT_USAGE
+
+
+def test_ranks_that_do_not_start_in_time_end_the_world_and_ask_to_be_started_again(first: FirstPod) -> None:
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(OtherPod(place(number), WORLD, port_of(first)).join, 30) for number in (1, 2)]
+        first.gather(30)
+        roster = first.go(lambda address: 1)
+        rosters = [other.result() for other in others]
+    sleeps = local.Process(argv=("sleep", "600"))
+    plan = local.LocalPlan(processes=(sleeps,), settings=(), world_size=1, host_count=1, controller="pod")
+    assert run(PodSupervisor(plan, starter="a rank's wrapper", roster=roster, start_timeout=0.5)) == EXIT_RESTART_ME
+    (kind, said), *_ = rosters[0].peers[0].frames() or ()
+    assert (kind, said["code"], said["broken"]) == (pod_roster.END, EXIT_RESTART_ME, True)
+    assert "0 of 1 ranks started" in said["reason"]
+
+
 def test_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVDKIT_JOB", "train")
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
@@ -129,6 +185,7 @@ def test_addresses_are_ordered_as_numbers(tmp_path: Path, monkeypatch: pytest.Mo
     ("lines", "own", "said"),
     [
         ("10.0.0.1 train", "10.0.0.1", "train has 1 addresses"),
+        ("fd00::1 train\nfd00::2 train", "fd00::1", "train has an IPv6 address only, fd00::1, and ranks"),
         ("10.0.0.1 train\n10.0.0.2 train\n10.0.0.3 train", "10.0.0.1", "train has 3 addresses for 2 pods"),
         ("10.0.0.1 train\n10.0.0.2 train", "10.0.0.7", "does not show this pod's own address"),
     ],

@@ -7,7 +7,7 @@ import torch
 
 from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.runtime.engine import choose
-from hvdkit.train import models
+from hvdkit.train import loop, models
 from hvdkit.train.schedule import learning_rate
 from hvdkit.train.settings import TrainSettings
 
@@ -131,3 +131,29 @@ def test_a_model_of_the_users_own(tmp_path, monkeypatch):
     ):
         with pytest.raises(InputError, match=said):
             models.create(name, **facts)
+
+
+@pytest.mark.parametrize(
+    ("world_count", "accumulate", "batch_size", "passes"),
+    [
+        (32, 2, 8, 2),  # a whole step of two ranks
+        (9, 2, 4, 2),  # 5 images for one rank, 4 for the other: both take two passes
+        (7, 2, 2, 1),  # 4 and 3: in two passes one of them would have a single image, which batch norm refuses
+        (1, 4, 8, 1),
+    ],
+)
+def test_all_ranks_take_as_many_passes(world_count, accumulate, batch_size, passes):
+    settings = TrainSettings(accumulate=accumulate, batch_size=batch_size)
+    assert loop.passes_of(world_count, settings, size=2) == passes
+
+
+def test_a_model_that_takes_other_images_is_named():
+    model = models.create("vit_b_16", classes=10, channels=1, image_size=28)
+    with pytest.raises(InputError, match=r"--model vit_b_16: images of 1 x 28 x 28 do not go through it"):
+        models.check("vit_b_16", model, torch.zeros(1, 1, 28, 28), 10)
+
+
+def test_a_model_with_another_number_of_classes_is_named():
+    with pytest.raises(InputError, match=r"--model their:net: .* give \(1, 3\), not a row of 10 numbers"):
+        net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+        models.check("their:net", net, torch.zeros(1, 1, 2, 2), 10)

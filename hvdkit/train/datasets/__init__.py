@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import torch
+
 from hvdkit.errors import EXIT_USAGE, InputError
 from hvdkit.runtime.engine import Engine
 from hvdkit.runtime.session import AllRanksLeave, on_every_rank
@@ -9,7 +11,7 @@ from hvdkit.train.datasets import cifar10, imagefolder, mnist, synthetic, user
 from hvdkit.train.datasets.source import DataSet, Source
 from hvdkit.train.settings import TrainSettings, is_own
 
-__all__ = ["DataSet", "Source", "augments", "load"]
+__all__ = ["DataSet", "Source", "augments", "first_image", "load"]
 
 
 def load(settings: TrainSettings, engine: Engine, say: Callable[[str], None]) -> DataSet:
@@ -28,6 +30,12 @@ def augments(settings: TrainSettings) -> bool:
     if settings.augment == "auto":
         return settings.data in ("cifar10", "imagefolder") or is_own(settings.data)
     return settings.augment == "standard"
+
+
+def first_image(data: DataSet) -> torch.Tensor:
+    """One training image as floats, to try a model with."""
+    images, _ = data.train.batch(torch.tensor([0]), None)
+    return images.float()
 
 
 def _load(settings: TrainSettings, engine: Engine, say: Callable[[str], None]) -> DataSet:

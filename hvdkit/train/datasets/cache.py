@@ -92,6 +92,12 @@ def read_through(original: str, copy: str) -> bytes:
         return read(copy)
     except FileNotFoundError:
         content = read(original)
+        keep(content, copy)
+        return content
+
+
+def keep(content: bytes, copy: str) -> None:
+    """Write a copy, which appears when it is whole."""
     try:
         folder = Path(copy).parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,14 +109,17 @@ def read_through(original: str, copy: str) -> bytes:
         Path(partial).rename(copy)
     except OSError as error:
         raise unwritable(Path(copy).parent, error) from None
-    return content
 
 
 def read(path: str) -> bytes:
     """All of a file, with as little around it as Python allows: small images are read by the ten thousand."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return os.read(descriptor, os.fstat(descriptor).st_size)
+        size = os.fstat(descriptor).st_size
+        content = os.read(descriptor, size)
+        while len(content) < size and (more := os.read(descriptor, size - len(content))):
+            content += more  # a network file system may give less at once
+        return content
     finally:
         os.close(descriptor)
 

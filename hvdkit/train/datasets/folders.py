@@ -1,5 +1,6 @@
 """Where the files of a public data set come from: a folder that the user names, a usual one, or a download."""
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -75,7 +76,10 @@ def _named_folder(public: PublicData, settings: TrainSettings) -> Path | None:
     if found is None:
         return None
     folder, origin = found
-    missing = public.look(folder).missing
+    try:
+        missing = public.look(folder).missing
+    except OSError as error:  # no permission, a stale NFS handle
+        raise InputError(f"{origin}: {error.filename} cannot be read: {error.strerror}.") from None
     if not missing:
         return folder
     if settings.cache_dir is not None:
@@ -90,8 +94,11 @@ def _named_folder(public: PublicData, settings: TrainSettings) -> Path | None:
 
 
 def _usual_folder(public: PublicData) -> Path | None:
-    folders = (Path("../shared/data"), user_cache())
-    return next((folder for folder in folders if not public.look(folder).missing), None)
+    for folder in (Path("../shared/data"), user_cache()):
+        with contextlib.suppress(OSError):  # nobody asked for this one
+            if not public.look(folder).missing:
+                return folder
+    return None
 
 
 def _downloaded(public: PublicData, engine: Engine) -> Path:

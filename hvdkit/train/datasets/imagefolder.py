@@ -67,20 +67,19 @@ class FolderSource:
         return zlib.crc32(self.labels.numpy(), zlib.crc32(self.files))
 
     def _image(self, name: str, draws: list[float] | None) -> torch.Tensor:
-        path = original = f"{self.folder}/{name}"
+        original = f"{self.folder}/{name}"
+        copy = f"{self.copies}/{name}" if self.copies is not None else None
         try:
-            if self.copies is None:
-                content = cache.read(original)
-            else:
-                path = f"{self.copies}/{name}"
-                content = cache.read_through(original, path)
+            content = cache.read(original) if copy is None else cache.read_through(original, copy)
         except OSError as error:
             raise InputError(f"{original} cannot be read: {error.strerror}.") from None
         try:
             return _decoded(content, self.side, draws)
         except Exception as error:  # bytes that are not an image can raise almost anything
+            if copy is not None:
+                Path(copy).unlink(missing_ok=True)  # so that a mended original is read next time
             reason = "it cannot be decoded" if content else "it is empty"
-            raise InputError(f"{path} is damaged: {reason} ({error}); replace or remove it.") from None
+            raise InputError(f"{original} is damaged: {reason} ({error}); replace or remove it.") from None
 
 
 def load(settings: TrainSettings, engine: Engine, say: Callable[[str], None]) -> DataSet:
@@ -111,9 +110,9 @@ def _find(settings: TrainSettings, say: Callable[[str], None]) -> tuple[Path, Cl
             "CLASS/*.jpg."
         )
     folder, origin = named
-    if not folder.is_dir():
-        raise InputError(f"{origin}: there is no folder {folder} on {socket.gethostname()}.")
     try:
+        if not folder.is_dir():
+            raise InputError(f"{origin}: there is no folder {folder} on {socket.gethostname()}.")
         return folder, *_halves(folder, say)
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}.") from None

@@ -1,7 +1,7 @@
 """What every data set gives to the training loop."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -44,3 +44,7 @@ class DataSet:
     """Of the pixels of each channel, scaled to 0..1; 0 where a user's data set gives floats already."""
 
     deviation: tuple[float, ...]
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint remembers it by."""
+        return {"name": self.name, "images": len(self.train), "fingerprint": self.train.fingerprint()}

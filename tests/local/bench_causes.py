@@ -1,0 +1,63 @@
+"""Models and data with a fault of known size, for sweeps whose verdict is known beforehand.
+
+Sizes come through the environment: BENCH_DOZE, seconds that rank 1 sleeps in a step, and BENCH_SLUGGISH, seconds that
+an image takes to load.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hvdkit.train import models
+
+SLOW_RANK = "1"
+IMAGES = 20_000
+
+
+class Dozing(nn.Module):
+    """A network that sleeps before each forward pass, on one rank only."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        slow = os.environ.get("OMPI_COMM_WORLD_RANK") == SLOW_RANK
+        self.seconds = float(os.environ.get("BENCH_DOZE", "0")) if slow else 0.0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return self.network(images)
+
+
+def small(classes: int, channels: int, image_size: int) -> nn.Module:
+    """Mostly convolutions, few weights."""
+    return Dozing(models.create(models.MNIST_CNN, classes=classes, channels=channels, image_size=image_size))
+
+
+def dense(classes: int, channels: int, image_size: int) -> nn.Module:
+    """Dense layers only: other work, more weights."""
+    inputs = channels * image_size**2
+    layers = [nn.Flatten(), nn.Linear(inputs, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU()]
+    return Dozing(nn.Sequential(*layers, nn.Linear(1024, classes)))
+
+
+class Sluggish(torch.utils.data.Dataset):
+    """Images that take their time."""
+
+    classes = 10
+
+    def __init__(self) -> None:
+        self.seconds = float(os.environ.get("BENCH_SLUGGISH", "0"))
+
+    def __len__(self) -> int:
+        return IMAGES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(self.seconds)
+        return torch.full((1, 28, 28), index % 256, dtype=torch.uint8), index % 10
+
+
+def sluggish(folder: Path | None) -> tuple[Sluggish, Sluggish]:
+    return Sluggish(), Sluggish()
