@@ -1,0 +1,212 @@
+"""Follows a job to its end: what its pods do, then what its ranks say, and how it ended."""
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hvdkit.cluster.api import ApiError, Cluster
+from hvdkit.cluster.job import Job
+from hvdkit.cluster.kinds import Object, name_of, uid_of
+from hvdkit.cluster.live import LiveJob, Moment
+from hvdkit.cluster.logs import LogFollower, speaking_pods, started
+from hvdkit.errors import EXIT_FAILED, EnvironmentProblem, InputError
+from hvdkit.jobs.live import is_launcher, pods_of
+from hvdkit.jobs.state import RUNNING, SUCCEEDED, JobState
+
+SECONDS_FOR_LAST_WORDS = 15.0
+SECONDS_BEFORE_COMPLAINT = 10.0
+MOST_LOGS = 16  # shown at once; each is a connection of its own
+
+_RANK = re.compile(rb"\[ *(\d+)\]")
+_COLOURS = (36, 32, 33, 35, 34, 91, 92, 93, 94, 95, 96)
+
+
+def say(line: str) -> None:
+    """A line of hvdkit's own."""
+    print(f"hvdkit: {line}", file=sys.stderr, flush=True)
+
+
+class Printer:
+    """Whole lines of several logs on one terminal, ranks in colour."""
+
+    def __init__(self, keep: Callable[[bytes], bool] = lambda line: True) -> None:
+        self._lock = threading.Lock()
+        self._keep = keep
+        self._colour = sys.stdout.isatty()
+        self._reader_gone = False
+
+    def show(self, line: bytes, mark: bytes = b"") -> None:
+        """One line; the mark goes before it where no rank's number does."""
+        if not self._keep(line):
+            return
+        rank = _RANK.match(line)
+        if rank is None:
+            line = mark + line
+        elif self._colour:
+            colour = _COLOURS[int(rank[1]) % len(_COLOURS)]
+            line = b"\x1b[%dm%b\x1b[0m%b" % (colour, rank[0], line[rank.end() :])
+        with self._lock:
+            if self._reader_gone:
+                return
+            try:
+                sys.stdout.buffer.write(line + b"\n")
+                sys.stdout.buffer.flush()
+            except BrokenPipeError:
+                self._reader_gone = True  # `| head`: the job goes on, and its exit code still counts
+
+
+Shown = Callable[[Moment], list[tuple[Object, bytes]]]
+
+
+class Follower:
+    """Shows a job from its first pod to its end, and keeps logs in files if asked to."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: Job,
+        *,
+        printer: Printer | None,
+        save_logs: Path | None = None,
+        on_state: Callable[[JobState], None] = lambda state: None,
+        shown: Shown | None = None,
+        since: int | None = None,
+    ) -> None:
+        self.shown = shown or self._speaking
+        """The pods whose lines are shown, each with its mark."""
+
+        self.since = since
+        """Seconds of the past that are shown; all of it without."""
+
+        self.on_state = on_state
+        """Called with each state; an exception of it ends the following."""
+
+        self.cluster = cluster
+        self.job = job
+        self.printer = printer
+        self.save_logs = save_logs
+        self._logs: dict[str, LogFollower] = {}  # by uid: a pod made anew may have the name of the one before
+        self._said = ""
+        self._said_cut = False
+        self._complained = False
+        if save_logs is not None:
+            _make_folder(save_logs)
+
+    @property
+    def logs(self) -> list[LogFollower]:
+        """The logs that were or are followed."""
+        return list(self._logs.values())
+
+    def to_end(self, timeout: float | None = None, every: float | None = None) -> JobState | None:
+        """Return when the job has ended and its logs have been read; None when that takes too long.
+
+        `on_state` is called after each change, and every so many seconds if asked to.
+        """
+        give_up = time.monotonic() + (timeout or float("inf"))
+        with LiveJob(self.cluster, self.job, self._on_trouble) as live:
+            for moment in live.moments(every=every or (1.0 if timeout else None)):
+                self._report(moment.state)
+                self._listen(moment)
+                self.on_state(moment.state)
+                if moment.state.finished:
+                    break
+                if time.monotonic() > give_up:
+                    self.stop()
+                    return None
+        self._last_words()
+        return moment.state
+
+    def stop(self) -> None:
+        """Leave the logs."""
+        for log in self._logs.values():
+            log.stop()
+
+    def _report(self, found: JobState) -> None:
+        line = state_line(found)
+        if line != self._said and not found.finished:
+            self._said = line
+            if self.printer is not None:
+                say(f"{self.job.name}: {line}")
+
+    def _listen(self, moment: Moment) -> None:
+        """Follow the log of each pod that has one and is not followed yet."""
+        shown = {uid_of(pod): mark for pod, mark in (self.shown(moment) if self.printer else [])}
+        for pod in pods_of(moment.objects):
+            uid, name = uid_of(pod), name_of(pod)
+            if (uid in shown or self.save_logs) and uid not in self._logs and started(pod):
+                take = self._taker(name, shown.get(uid))
+                self._logs[uid] = LogFollower(self.cluster, name, take, self.since, uid=uid).start()
+
+    def _speaking(self, moment: Moment) -> list[tuple[Object, bytes]]:
+        """The pods whose lines are shown, each with its mark."""
+        pods = speaking_pods(self.job, pods_of(moment.objects))
+        several = moment.state.workers > 1
+        if len(pods) > MOST_LOGS and not is_launcher(pods[0]) and not self._said_cut:
+            self._said_cut = True
+            workers = max(moment.state.workers, len(pods))
+            say(f"showing {MOST_LOGS} of {workers} workers; `hvdkit logs {self.job.name} --worker N` shows another.")
+        return [(pod, _mark(pod, number) if several else b"") for number, pod in enumerate(pods[:MOST_LOGS])]
+
+    def _taker(self, pod: str, mark: bytes | None) -> Callable[[bytes], None]:
+        file = (self.save_logs / f"{pod}.log").open("ab", buffering=0) if self.save_logs is not None else None
+
+        def take(line: bytes) -> None:
+            nonlocal file
+            if mark is not None and self.printer is not None:
+                self.printer.show(line, mark)
+            if file is not None:
+                try:
+                    file.write(line + b"\n")
+                except OSError as error:  # a full disk must not end what we follow
+                    say(f"--save-logs: {file.name} is not written any more: {error.strerror}.")
+                    file = None
+
+        return take
+
+    def _last_words(self) -> None:
+        for log in self._logs.values():
+            if not log.join(SECONDS_FOR_LAST_WORDS):
+                log.stop()
+                say(f"the log of pod {log.pod} did not come to its end; `hvdkit logs {self.job.name}` tries again.")
+            elif log.error is not None:
+                say(f"the log of pod {log.pod} could not be read: {log.error}")
+
+    def _on_trouble(self, seconds: float, error: ApiError) -> None:
+        if seconds <= SECONDS_BEFORE_COMPLAINT:
+            self._complained = False
+        elif not self._complained:
+            self._complained = True
+            say(f"{error} The job goes on without it; still trying.")
+
+
+def _mark(pod: Object, number: int) -> bytes:
+    """What tells apart the lines of several workers where no rank's number does."""
+    return b"" if is_launcher(pod) else b"worker %d: " % number
+
+
+def state_line(found: JobState) -> str:
+    """Where a job stands, in one line."""
+    line = f"{found.phase}, {found.ready} of {found.workers} workers ready"
+    if found.reason and found.phase != RUNNING:
+        message = " ".join(found.message.split())
+        line += f": {found.reason}" + (f": {message[:200]}" if message else "")
+    return line
+
+
+def exit_code_of(found: JobState) -> int:
+    """The exit code of a job that has ended."""
+    if found.phase == SUCCEEDED:
+        return 0
+    return found.exit_code or EXIT_FAILED
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InputError(f"--save-logs: {folder} is a file; name a folder.") from None
+    except OSError as error:
+        raise EnvironmentProblem(f"--save-logs: {folder} cannot be made: {error.strerror}.") from None

@@ -1,0 +1,130 @@
+"""Launches a job on a cluster: preflight, submit, follow to the end; its exit code is the job's."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hvdkit.cluster.api import Cluster
+from hvdkit.cluster.delete import delete
+from hvdkit.cluster.follow import Follower, Printer, exit_code_of, say
+from hvdkit.cluster.gather import facts_of
+from hvdkit.cluster.job import Job
+from hvdkit.cluster.preflight import preflight
+from hvdkit.cluster.submit import submit
+from hvdkit.cluster.why import explain
+from hvdkit.cluster.why_facts import Answer
+from hvdkit.errors import EXIT_INTERRUPTED, HvdkitError, InputError
+from hvdkit.jobs.spec import JobSpec
+from hvdkit.jobs.state import FAILED, JobState
+
+ON_INTERRUPT = ("ask", "keep", "delete")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How to launch; what is launched is the spec's."""
+
+    detach: bool = False
+    """Return when the job is submitted."""
+
+    on_interrupt: str = "ask"
+    """What Ctrl-C does with the job: ask, keep or delete."""
+
+    save_logs: Path | None = None
+    """Folder for the logs of all pods."""
+
+    as_json: bool = False
+    """Print the outcome as JSON on stdout, and no logs."""
+
+    check_capacity: bool = True
+    """Refuse what can never fit on the nodes that there are."""
+
+
+def launch_on_cluster(cluster: Cluster, spec: JobSpec, options: LaunchOptions, reason: str) -> int:
+    """Run the spec on the cluster; `reason` says for the first line why this backend."""
+    if options.detach and options.save_logs:
+        raise InputError("--save-logs: nobody is there to save them with --detach; use `hvdkit wait --save-logs DIR`.")
+    ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''} on {spec.workers} "
+    ranks += "pods" if spec.workers > 1 else "pod"
+    where = f"namespace {cluster.namespace} of context {cluster.context}"
+    say(f"{spec.name}: {ranks}; backend {reason}, {where}")
+    ready = preflight(cluster, spec, check_capacity=options.check_capacity)
+    for note in ready.notes:
+        say(f"{note}.")
+    job = submit(cluster, ready.spec, ready.objects)
+    for warning in cluster.warnings:
+        say(f"the API server warns: {warning}")
+    if options.detach:
+        print(json.dumps(_place(cluster, job)) if options.as_json else job.name)
+        return 0
+    return follow(cluster, job, options)
+
+
+def follow(cluster: Cluster, job: Job, options: LaunchOptions) -> int:
+    """See a job through to its end."""
+    follower = Follower(cluster, job, printer=None if options.as_json else Printer(), save_logs=options.save_logs)
+    try:
+        found = follower.to_end()
+    except KeyboardInterrupt:
+        follower.stop()
+        return _interrupted(cluster, job, options)
+    assert found is not None  # without a timeout it waits
+    code = exit_code_of(found)
+    answer = _why(cluster, job) if found.phase == FAILED else None
+    if options.as_json:
+        print(json.dumps(outcome(cluster, job, found, code, answer)))
+    elif answer is not None:
+        say(f"{job.name} failed: {answer.cause.rstrip('.')}; exit code {code}")
+        show(answer)
+    return code
+
+
+def outcome(cluster: Cluster, job: Job, found: JobState, code: int, answer: Answer | None) -> dict:
+    """How a job ended, for programs."""
+    known = {**_place(cluster, job), **asdict(found), "exit_code": code}
+    return known | ({"why": asdict(answer)} if answer else {})
+
+
+def show(answer: Answer) -> None:
+    """Evidence and way out, below the cause."""
+    for line in answer.evidence:
+        print(f"  {line}", file=sys.stderr)
+    if answer.what_to_do:
+        print(f"  -> {answer.what_to_do}", file=sys.stderr, flush=True)
+
+
+def _place(cluster: Cluster, job: Job) -> dict[str, str]:
+    return {
+        "name": job.name,
+        "backend": job.backend,
+        "namespace": cluster.namespace,
+        "context": cluster.context,
+    }
+
+
+def _why(cluster: Cluster, job: Job) -> Answer | None:
+    try:
+        return explain(facts_of(cluster, job.name))
+    except HvdkitError:
+        return None  # the exit code matters more than its reason
+
+
+def _interrupted(cluster: Cluster, job: Job, options: LaunchOptions) -> int:
+    choice = options.on_interrupt
+    if choice == "ask":
+        choice = _ask(job) if sys.stdin.isatty() and sys.stderr.isatty() else "keep"
+    if choice == "delete":
+        delete(cluster, job)
+        say(f"{job.name} is being deleted.")
+    else:
+        say(f"{job.name} goes on; `hvdkit logs -f {job.name}` follows it, `hvdkit delete {job.name}` ends it.")
+    return EXIT_INTERRUPTED
+
+
+def _ask(job: Job) -> str:
+    print(f"\nhvdkit: keep {job.name} running, or delete it? [K/d] ", end="", file=sys.stderr, flush=True)
+    try:
+        return "delete" if sys.stdin.readline().strip().lower() in ("d", "delete") else "keep"
+    except KeyboardInterrupt:  # a second Ctrl-C is no answer
+        return "keep"
