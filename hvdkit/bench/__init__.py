@@ -1,0 +1,1 @@
+"""Sweeps, statistics, results, verdict and report of benchmarks."""

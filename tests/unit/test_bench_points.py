@@ -1,0 +1,98 @@
+"""What a sweep measures, in which order, and with which commands."""
+
+import pytest
+
+from hvdkit.bench.points import IDEAL, Point, SweepSettings
+from hvdkit.bench.runners import local_command
+from hvdkit.bench.train_words import train_words
+from hvdkit.errors import InputError
+
+
+def settings(**changes) -> SweepSettings:
+    return SweepSettings(**{"workers": (1, 2, 4), **changes})
+
+
+def value_of(flag: str, words: list[str]) -> str:
+    return words[words.index(flag) + 1]
+
+
+def test_every_round_has_every_point_once() -> None:
+    made = settings(engines=("horovod", "ddp"), data=("synthetic", "mnist"), repeats=6)
+    order = list(made.schedule())
+    assert len(order) == 6 * 2 * 3 * 3  # rounds, data sets, engines with the ideal, numbers of workers
+    for repeat in range(6):
+        assert sorted(point for number, point in order if number == repeat) == sorted(made.points())
+
+
+def test_rounds_are_interleaved_and_turn_around() -> None:
+    order = list(settings().schedule())
+    assert [repeat for repeat, _ in order] == sorted(repeat for repeat, _ in order)
+    first, second = ([point for repeat, point in order if repeat == number] for number in (0, 1))
+    assert second == first[::-1]
+
+
+def test_without_the_ideal() -> None:
+    assert {point.engine for point in settings(ideal=False).points()} == {"horovod"}
+
+
+def test_settings_survive_json() -> None:
+    made = settings(engines=("ddp",), train_args=("--image-size", "64"))
+    assert SweepSettings.from_json(made.as_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"workers": (2, 4)}, "workers"),
+        ({"workers": (1, 4, 2)}, "workers"),
+        ({"slots": 0}, "slots"),
+        ({"repeats": 4}, "repeats"),
+        ({"steps": 19}, "steps"),
+        ({"engines": ("mxnet",)}, "engines"),
+        ({"mode": "medium"}, "mode"),
+        ({"env": ("NAME",)}, "env"),
+        ({"mode": "strong", "batch_size": 6}, "batch-size"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(changes: dict, field: str) -> None:
+    with pytest.raises(InputError, match=f"^--{field}: "):
+        settings(**changes)
+
+
+def test_weak_keeps_the_batch_of_a_rank_and_strong_that_of_the_world() -> None:
+    for workers in (1, 2, 4):
+        point = Point(data="synthetic", engine="horovod", workers=workers)
+        assert value_of("--batch-size", train_words(settings(), point)) == "64"
+        strong = train_words(settings(mode="strong"), point)
+        assert int(value_of("--batch-size", strong)) * workers == 64
+
+
+def test_all_ranks_of_all_points_have_the_same_threads_and_steps() -> None:
+    made = settings(threads=3, engines=("horovod", "ddp"))
+    for point in made.points():
+        words = local_command(made, point, "/barrier")
+        assert value_of("--threads", words) == "3" and value_of("--max-steps", words) == "100"
+        assert "--skip-evaluation" in words and "--result-lines" in words
+
+
+def test_the_users_flags_come_last_and_win() -> None:
+    words = train_words(settings(train_args=("--lr", "0.5")), Point(data="mnist", engine="horovod", workers=1))
+    assert words[-2:] == ["--lr", "0.5"]
+
+
+def test_as_many_processes_as_ranks_whatever_starts_them() -> None:
+    made = settings(slots=2, engines=("horovod", "ddp"))
+    horovod, ddp, ideal = (
+        local_command(made, Point(data="mnist", engine=engine, workers=2, slots=2), "/barrier")
+        for engine in ("horovod", "ddp", IDEAL)
+    )
+    assert (value_of("--workers", horovod), value_of("--slots", horovod)) == ("2", "2")
+    assert value_of("--nproc-per-node", ddp) == "4" and "HVDKIT_WORLD_SIZE=4" in ddp
+    assert value_of("--workers", ideal) == "4" == value_of("--count", ideal)
+
+
+def test_no_run_meets_the_end_of_its_synthetic_data() -> None:
+    made = settings(steps=50)
+    for point in made.points():
+        words = train_words(made, point)
+        assert int(value_of("--synthetic-images", words)) >= 50 * 64 * point.ranks
