@@ -8,33 +8,62 @@ PYTEST := $(BIN)/python -m pytest
 # A network, host name and process table of their own: whatever the tests start, the kernel removes with them.
 OWN_NAMESPACES := unshare --fork --pid --kill-child --mount-proc --net --uts --mount
 
-.PHONY: demo test e2e lint soak bench clean help
+# A real Kubernetes that ends with the command; the first time it compiles it, for 20 minutes and more.
+IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run --image=$(WORKER_IMAGE) --
+WORKER_IMAGE = localhost/hvdkit-worker:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
+
+.PHONY: e2e-cluster cluster-up cluster-down demo test e2e images lint soak bench clean help
 
 help:
 	@echo "make demo    train MNIST on 2 Horovod ranks on this machine"
 	@echo "make test    run the tests"
-	@echo "make e2e     run the tests that need root: several machines made of namespaces, with real SSH"
+	@echo "make e2e     run the tests that need root: machines made of namespaces, images, a real Kubernetes"
+	@echo "make images  build the launcher and worker images with buildah (root; no container registry needed)"
+	@echo "make cluster-up, cluster-down   a real Kubernetes with its operators on this machine, for development"
 	@echo "make lint    check the style"
-	@echo "make soak    the long checks: CUDA build, oldest to newest torch (about an hour)"
+	@echo "make soak    the long checks: CUDA build, oldest to newest torch, 200 kills, 1,000 broken checkpoints (hours)"
 	@echo "make bench   measure local launches against the alternatives (about half an hour)"
 	@echo "make clean   remove what these made in this folder"
 
 demo: $(VENV)/.horovod
 	$(BIN)/hvdkit launch --backend local --workers 2
 
+# Two files at a time: most tests wait for processes to start, connect or end.
 test: $(VENV)/.horovod
-	$(PYTEST) tests/unit tests/local
+	$(PYTEST) -n 2 --dist loadfile tests/unit tests/local
 
-e2e: $(VENV)/.horovod
+e2e: $(VENV)/.horovod images
 	@[ "$$(id -u)" = 0 ] || { echo "make: e2e makes network namespaces and needs root; run it with sudo."; exit 3; }
-	$(OWN_NAMESPACES) $(PYTEST) tests/e2e
+	$(BIN)/python tests/e2e/prometheus_server.py
+	$(OWN_NAMESPACES) $(PYTEST) tests/e2e --ignore-glob='*test_k8s_*' --ignore=tests/e2e/test_cluster_lifecycle.py
+	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py -k 'not kubectl and not elastic'
+
+# All that is shown on a real cluster; e2e leaves the two longest out.
+e2e-cluster: $(VENV)/.horovod images
+	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py
+
+# The users' Dockerfile and command, on a Debian made of packages; buildah keeps the layers, so a second time is quick.
+images: $(VENV)/.horovod
+	$(BIN)/python tests/e2e/image_store.py
+
+cluster-up: $(VENV)/.ready
+	$(BIN)/python -m tests.e2e.cluster up
+
+cluster-down: $(VENV)/.ready
+	$(BIN)/python -m tests.e2e.cluster down
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 
-soak: $(VENV)/.horovod
+soak: $(VENV)/.horovod images
 	$(BIN)/python tests/soak/horovod_versions.py
 	$(BIN)/hvdkit horovod build --cuda
+	$(BIN)/python tests/soak/cuda_image.py --output benchmarks/results/cuda-image.json
+	$(BIN)/python tests/soak/train_kills.py --output benchmarks/results/train-kills.json
+	$(BIN)/python tests/soak/job_specs.py
+	$(BIN)/python tests/soak/checkpoint_corruption.py --output benchmarks/results/checkpoint-corruption.json
+	$(BIN)/python -m pytest tests/e2e/test_cluster_lifecycle.py
+	$(IN_CLUSTER) $(BIN)/python tests/soak/cluster_dns_race.py --output benchmarks/results/cluster-dns-race.json
 
 bench: $(VENV)/.horovod
 	$(BIN)/python benchmarks/local_launch.py --output benchmarks/results/local-launch.json

@@ -123,6 +123,13 @@ def show(title: str, numbers: dict[str, dict]) -> None:
         print(f"  {name:<34} {value['median']:7.3f}   ({value['smallest']:.3f} … {value['largest']:.3f}){goal}")
 
 
+def kept(output: Path | None, ranks: list[int]) -> list[dict]:
+    """Comparisons of other numbers of ranks that the file has: each takes long enough for a sitting of its own."""
+    if output is None or not output.exists():
+        return []
+    return [found for found in json.loads(output.read_text())["comparisons"] if found["ranks"] not in ranks]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
@@ -131,12 +138,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     facts = machine_facts()
-    result = {"version": 1, "benchmark": "local_launch", "machine": facts, "comparisons": []}
+    result = {"version": 2, "benchmark": "local_launch", "comparisons": kept(arguments.output, arguments.ranks)}
     for ranks in arguments.ranks:
         comparison = compare(ranks, arguments.rounds, arguments.steps)
         show(f"{ranks} ranks, images/s", comparison["images_per_second"])
         show(f"{ranks} ranks, ratios", comparison["ratios"])
-        result["comparisons"].append(comparison)
+        result["comparisons"].append({"machine": facts, **comparison})
     result["help"] = help_time(21)
     show("start of the command line", {"hvdkit --help, x python -c pass": result["help"]})
     if arguments.output:

@@ -1,0 +1,3 @@
+module hvdkit/e2e/pause
+
+go 1.26
