@@ -8,6 +8,7 @@ The ranks talk to the controller over their own channel; this process only lives
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ def main(arguments: list[str]) -> int:
     local_size = options.hosts * options.procs if options.local else options.procs
     processes = _hosts(options).spawn_procs(per_host={"gpus": local_size})
     starters = processes.spawn("hvdkit", RankStarter)
-    # Everything else the ranks have from their own pods.
-    env = {name: value for name, value in os.environ.items() if name.startswith("HVDKIT_")}
+    env = for_ranks(os.environ)
     controller = env[channel.VARIABLE].split()[0].split(",")[0]
     first = starters.slice(**dict.fromkeys(starters.extent.labels, 0))
     master = first.meeting_place.call_one(controller).get()
@@ -34,6 +34,11 @@ def main(arguments: list[str]) -> int:
     print("".join(said.values()), end="", flush=True)
     processes.stop().get()
     return 0
+
+
+def for_ranks(environ: Mapping[str, str]) -> dict[str, str]:
+    """What ranks are told; everything else they have from their own pods, also on which node these are."""
+    return {name: value for name, value in environ.items() if name.startswith("HVDKIT_") and name != "HVDKIT_NODE"}
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
