@@ -8,13 +8,15 @@ The ranks talk to the controller over their own channel; this process only lives
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hvdkit.errors import InputError
 from hvdkit.runtime import channel
 
+SECONDS_BEFORE_ANOTHER_TRY = (1.0, 2.0, 5.0, 10.0)
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -62,6 +64,18 @@ def namespace() -> str:
     return os.environ.get("HVDKIT_NAMESPACE") or _NAMESPACE.read_text().strip()
 
 
+def tried_again(attach: Callable[[], Any]) -> Any:
+    """What `attach` returns: Monarch gives up at the first error of the API server, also at one that passes."""
+    for pause in SECONDS_BEFORE_ANOTHER_TRY:
+        try:
+            return attach()
+        except Exception as error:  # of Monarch, the kubernetes client or what is below it
+            said = " ".join(str(error).split()) or type(error).__name__
+            print(f"hvdkit: Monarch did not get to the pods and tries again: {said}", file=sys.stderr, flush=True)
+            time.sleep(pause)
+    return attach()
+
+
 def _hosts(options: "argparse.Namespace") -> Any:
     """The mesh of hosts: this one, or the pods that the operator has made."""
     if options.local:
@@ -70,9 +84,12 @@ def _hosts(options: "argparse.Namespace") -> Any:
         return this_host()
     from monarch.job.kubernetes import KubernetesJob
 
-    job = KubernetesJob(namespace=namespace(), timeout=60)  # the controller has seen all pods ready
-    job.add_mesh(options.mesh, options.hosts)
-    return getattr(job.state(cached_path=None), options.mesh)
+    def attach() -> Any:
+        job = KubernetesJob(namespace=namespace(), timeout=60)  # the controller has seen all pods ready
+        job.add_mesh(options.mesh, options.hosts)
+        return getattr(job.state(cached_path=None), options.mesh)
+
+    return tried_again(attach)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,23 @@ class TestDeletingTheMesh:
         assert len(api.asked) == 1
 
 
+def test_monarch_is_let_try_again_and_its_last_error_counts(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(monarch_mesh, "SECONDS_BEFORE_ANOTHER_TRY", (0.0, 0.0))
+    outcomes: list = [RuntimeError("Failed to watch pods: (504)\nReason: Timeout"), "a mesh"]
+
+    def attach() -> str:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert monarch_mesh.tried_again(attach) == "a mesh"
+    assert "tries again: Failed to watch pods: (504) Reason: Timeout\n" in capsys.readouterr().err
+    outcomes += [RuntimeError("first"), RuntimeError("second"), RuntimeError("last")]
+    with pytest.raises(RuntimeError, match="last"):
+        monarch_mesh.tried_again(attach)
+
+
 def test_ranks_are_on_the_node_of_their_own_pod_not_of_the_controllers() -> None:
     told = {"HVDKIT_NODE": "controllers", "HVDKIT_CHANNEL": "10.0.0.1 99 secret", "PATH": "/bin"}
     assert monarch_mesh.for_ranks(told) == {"HVDKIT_CHANNEL": "10.0.0.1 99 secret"}
