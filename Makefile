@@ -9,8 +9,9 @@ PYTEST := $(BIN)/python -m pytest
 OWN_NAMESPACES := unshare --fork --pid --kill-child --mount-proc --net --uts --mount
 
 # A real Kubernetes that ends with the command; the first time it compiles it, for 20 minutes and more.
-IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run --image=$(WORKER_IMAGE) --
-WORKER_IMAGE = localhost/hvdkit-worker:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
+IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run --image=$(WORKER_IMAGE) --image=$(WORKER_IMAGE)-monarch --
+WORKER_IMAGE = localhost/hvdkit-worker:$(VERSION)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
 
 .PHONY: e2e-cluster cluster-up cluster-down demo test e2e images lint soak bench clean help
 
@@ -45,6 +46,7 @@ e2e-cluster: $(VENV)/.horovod images
 # The users' Dockerfile and command, on a Debian made of packages; buildah keeps the layers, so a second time is quick.
 images: $(VENV)/.horovod
 	$(BIN)/python tests/e2e/image_store.py
+	$(BIN)/python tests/e2e/image_store.py --monarch --target=worker --tag=$(VERSION)-monarch
 
 cluster-up: $(VENV)/.ready
 	$(BIN)/python -m tests.e2e.cluster up
