@@ -45,6 +45,11 @@ def is_ready(pod: Object) -> bool:
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in _conditions(pod))
 
 
+def is_leaving(pod: Object) -> bool:
+    """Whether a pod was asked to end."""
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+
+
 def created(pod: Object) -> str:
     """When a pod was made; texts of this form sort by time."""
     return (pod.get("metadata") or {}).get("creationTimestamp") or ""

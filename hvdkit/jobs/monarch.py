@@ -13,7 +13,20 @@ from typing import Any
 
 from hvdkit.errors import InputError
 from hvdkit.jobs.indexed_job import job_object
-from hvdkit.jobs.live import created, find, gone, is_launcher, is_ready, job_end, on_the_way, phase_of, pods_of
+from hvdkit.jobs.live import (
+    created,
+    find,
+    gone,
+    is_launcher,
+    is_leaving,
+    is_ready,
+    job_end,
+    on_the_way,
+    phase_of,
+    pod_end,
+    pod_failure,
+    pods_of,
+)
 from hvdkit.jobs.metadata import (
     LAUNCHER,
     QUEUE_LABEL,
@@ -29,7 +42,7 @@ from hvdkit.jobs.placement import join_gang, pod_group
 from hvdkit.jobs.pods import container, environment, pod_template, settings
 from hvdkit.jobs.policy import BACKOFF_LIMIT
 from hvdkit.jobs.spec import JobSpec
-from hvdkit.jobs.state import RUNNING, STARTING, JobState
+from hvdkit.jobs.state import FAILED, RUNNING, STARTING, SUCCEEDED, JobState
 from hvdkit.jobs.storage import nfs_objects
 from hvdkit.jobs.tuning import Setting
 
@@ -90,7 +103,14 @@ def state(objects: list[Object]) -> JobState:
     common: dict[str, Any] = {"ready": sum(map(is_ready, workers)), "workers": counted, "started": started}
     if ended := job_end(job, controllers[-1:], common):
         return ended
-    if controllers and phase_of(controllers[-1]) == "Running" and common["ready"] >= counted > 0:
+    last = controllers[-1] if controllers else {}
+    # Its Job takes a moment to say so, in which the mesh is gone already; there is no second attempt.
+    if controllers and phase_of(last) == "Succeeded":
+        return JobState(phase=SUCCEEDED, exit_code=0, ended=pod_end(last), **common)
+    if controllers and phase_of(last) == "Failed":
+        return JobState(phase=FAILED, ended=pod_end(last), **pod_failure(last), **common)
+    all_there = common["ready"] >= counted > 0
+    if controllers and phase_of(last) == "Running" and (all_there or any(map(is_leaving, workers))):
         return JobState(phase=RUNNING, **common)
     return on_the_way([*workers, *controllers], STARTING, common)
 

@@ -228,6 +228,15 @@ class TestMonarch:
         assert self.of(failed, launcher("Failed", code=4)).exit_code == 4
         assert self.of({"conditions": [condition("Complete")]}).phase == "Succeeded"
 
+    def test_a_job_that_ends_does_not_start_again(self) -> None:
+        """The controller deletes the mesh and leaves; its Job says so a moment later."""
+        leaving = pod(ready=False)
+        leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:30:00Z"
+        assert self.of({}, launcher(), leaving).phase == "Running"
+        done, failed = self.of({}, launcher("Succeeded")), self.of({}, launcher("Failed", code=7), leaving)
+        assert (done.phase, done.exit_code) == ("Succeeded", 0)
+        assert (failed.phase, failed.exit_code) == ("Failed", 7)
+
     def test_the_end_without_the_mesh_which_the_controller_deleted(self) -> None:
         live = job("monarch", {"conditions": [condition("Complete")]})
         found = state_of("monarch", [live])
