@@ -20,7 +20,7 @@ from kubernetes_training import IMAGE, LIMIT, Place, place_to_train, training
 
 WITH_MONARCH = f"{IMAGE}-monarch"
 PARTS = "monarchmeshes,statefulsets,services,pods,networkpolicies,serviceaccounts,roles,rolebindings"
-# As Monarch's ranks do: each says where it is, then the one at fault fails, and the other waits for it in vain.
+# Each rank says where it is; then one fails, and the other must not be waited for.
 FAULTY = """
 import os, socket, sys, time
 rank = int(os.environ["RANK"])
