@@ -93,6 +93,14 @@ def test_alone_it_is_one_process_that_touches_no_mpi(small_data):
     assert re.search(r"^0 +\S+ +cpu +none$", done.stderr, re.MULTILINE), "the table of ranks"
 
 
+@pytest.mark.parametrize("precision", ["bf16", "amp-bf16"])
+def test_bfloat16_trains_on_any_processor(precision, small_data):
+    """Also on one that claims AMX and cannot run it, where torch's own first product is the end."""
+    done = run("hvdkit", "train", f"--precision={precision}", "--max-steps=2", f"--data-dir={small_data}", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["steps"] == 2
+
+
 def test_alone_with_horovod_is_a_world_of_one(small_data):
     done = run(sys.executable, "-m", "hvdkit.train", "--engine=horovod", f"--data-dir={small_data}", "--json")
     assert done.returncode == 0, done.stderr
