@@ -28,9 +28,10 @@ help:
 demo: $(VENV)/.horovod
 	$(BIN)/hvdkit launch --backend local --workers 2
 
-# Two files at a time: most tests wait for processes to start, connect or end.
+# Two files at a time: most tests wait for processes to start, connect or end. The long ones first, and in this order
+# (pytest would begin with files of many tests, which are the quick ones): else one core idles at the end.
 test: $(VENV)/.horovod
-	$(PYTEST) -n 2 --dist loadfile tests/unit tests/local
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/local tests/unit
 
 e2e: $(VENV)/.horovod images
 	@[ "$$(id -u)" = 0 ] || { echo "make: e2e makes network namespaces and needs root; run it with sudo."; exit 3; }
