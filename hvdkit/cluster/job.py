@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hvdkit.cluster.api import Cluster
 from hvdkit.cluster.kinds import JOB, JOB_KINDS, MESH, POD, Kind, Object, kind_of, labels_of, name_of
+from hvdkit.cluster.ownership import own
 from hvdkit.errors import InputError
 from hvdkit.jobs import MODULES
 from hvdkit.jobs.metadata import BACKEND_LABEL, JOB_LABEL, MANAGED_BY
@@ -44,7 +45,10 @@ class Job:
 
     @property
     def sources(self) -> list[tuple[Kind, str | None, str | None]]:
-        """What tells its state: kind, label selector and field selector of each list."""
+        """What tells its state: kind, label selector and field selector of each list, the job's own object first.
+
+        By name only; which of these objects belong to this job and not to one before it, `own` says.
+        """
         found: list[tuple[Kind, str | None, str | None]] = [
             (self.kind, None, f"metadata.name={self.name}"),
             (POD, self.pods, None),
@@ -101,11 +105,13 @@ def all_jobs(cluster: Cluster) -> list[tuple[Job, JobState]]:
         for key in (JOB_LABEL, "batch.kubernetes.io/job-name"):
             if key in labels_of(pod):
                 pods.setdefault(f"{key}={labels_of(pod)[key]}", []).append(pod)
-    return [(job, read_state(job.backend, [job.main, *pods.get(job.pods, [])])) for job in jobs]
+    return [(job, read_state(job.backend, [job.main, *own(job.main, pods.get(job.pods, []))])) for job in jobs]
 
 
 def gather(cluster: Cluster, job: Job) -> list[Object]:
     """The job's object, its pods and what a controller made for it, as they are now."""
     with ThreadPoolExecutor(len(job.sources)) as pool:
         parts = pool.map(lambda source: cluster.items(source[0], labels=source[1], fields=source[2]), job.sources)
-        return [one for part in parts for one in part]
+        mains, *others = parts
+    main = mains[0] if mains else job.main
+    return [*mains, *own(main, [one for part in others for one in part])]
