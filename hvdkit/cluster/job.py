@@ -15,6 +15,10 @@ from hvdkit.jobs.state import JobState
 OURS = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
 
 
+class NoSuchJob(InputError):
+    """There is no object of this name at all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A job's own object, as it was when we looked."""
@@ -74,7 +78,7 @@ def is_ours(one: Object) -> bool:
 
 
 def find_job(cluster: Cluster, name: str) -> Job:
-    """The job of this name; InputError where there is none, or it is not hvdkit's."""
+    """The job of this name; NoSuchJob where there is none, InputError where it is not hvdkit's."""
     with ThreadPoolExecutor(len(JOB_KINDS)) as pool:
         answers = list(pool.map(lambda kind: cluster.get(kind, name), JOB_KINDS))
     found = [
@@ -90,7 +94,7 @@ def find_job(cluster: Cluster, name: str) -> Job:
         raise InputError(
             f"the {found[0]['kind']} '{name}' {where} was not made by hvdkit; use kubectl, or choose another name."
         )
-    raise InputError(f"there is no job '{name}' {where}; 'hvdkit list' shows those that there are.")
+    raise NoSuchJob(f"there is no job '{name}' {where}; 'hvdkit list' shows those that there are.")
 
 
 def all_jobs(cluster: Cluster) -> list[tuple[Job, JobState]]:
