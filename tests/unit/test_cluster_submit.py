@@ -2,7 +2,7 @@
 
 import pytest
 from golden_specs import spec
-from scripted_api import Api, Request, api
+from scripted_api import SERVED, Api, Request, api
 
 from hvdkit.cluster.api import ApiError
 from hvdkit.cluster.preflight import choose_backend, preflight
@@ -30,11 +30,34 @@ class TestPreflight:
                 preflight(cluster, spec("mpijob"))
             preflight(cluster, spec("indexed-job"))
 
-    @pytest.mark.parametrize(("verb", "resource"), [("create", "mpijobs"), ("watch", "mpijobs"), ("watch", "pods")])
-    def test_a_right_that_is_missing(self, verb: str, resource: str, tmp_path, monkeypatch) -> None:
-        with api(Api(forbidden={(verb, resource)}), tmp_path, monkeypatch) as (cluster, _):
+    @pytest.mark.parametrize(
+        ("backend", "verb", "resource"),
+        [
+            ("mpijob", "create", "mpijobs"),
+            ("mpijob", "watch", "mpijobs"),
+            ("mpijob", "watch", "pods"),
+            ("mpijob", "watch", "jobs"),  # of the launcher
+            ("mpijob", "list", "pods"),
+            ("indexed-job", "patch", "services"),  # so that they go with the job
+            ("indexed-job", "patch", "networkpolicies"),
+            ("monarch", "watch", "monarchmeshes"),
+            ("monarch", "patch", "monarchmeshes"),
+            ("monarch", "patch", "rolebindings"),
+        ],
+    )
+    def test_a_right_that_is_missing(self, backend: str, verb: str, resource: str, tmp_path, monkeypatch) -> None:
+        served = {**SERVED, "monarch.pytorch.org/v1alpha1": ["MonarchMesh"]}
+        with api(Api(forbidden={(verb, resource)}, served=served), tmp_path, monkeypatch) as (cluster, _):
             with pytest.raises(EnvironmentProblem, match=f"you may not {verb} {resource} in namespace 'default'"):
-                preflight(cluster, spec("mpijob"))
+                preflight(cluster, spec(backend))
+
+    def test_rights_that_a_launch_has_no_use_for_may_be_missing(self, tmp_path, monkeypatch) -> None:
+        forbidden = {("patch", "mpijobs"), ("patch", "persistentvolumeclaims"), ("patch", "persistentvolumes")}
+        forbidden |= {("watch", "monarchmeshes"), ("watch", "services")}
+        volume = Volume(mount="/data", nfs=Nfs(server="nfs", path="/data"))
+        job = spec("mpijob", volumes=(volume,), nfs_mode="pv", namespace="default")
+        with api(Api(forbidden=forbidden), tmp_path, monkeypatch) as (cluster, _):
+            assert preflight(cluster, job).objects[0]["kind"] == "PersistentVolume"
 
     def test_nfs_comes_through_a_pv_where_restricted_is_enforced(self, tmp_path, monkeypatch) -> None:
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
