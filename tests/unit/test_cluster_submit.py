@@ -1,5 +1,7 @@
 """Preflight and submit against a scripted API: what is asked, in which order, and what is taken back."""
 
+from dataclasses import replace
+
 import pytest
 from golden_specs import spec
 from scripted_api import SERVED, Api, Request, api
@@ -8,7 +10,7 @@ from hvdkit.cluster.api import ApiError
 from hvdkit.cluster.preflight import choose_backend, preflight
 from hvdkit.cluster.submit import submit
 from hvdkit.errors import EnvironmentProblem, InputError
-from hvdkit.jobs import render
+from hvdkit.jobs import CLUSTER_BACKENDS, render
 from hvdkit.jobs.resources import Resources
 from hvdkit.jobs.volumes import Nfs, Volume
 
@@ -69,6 +71,21 @@ class TestPreflight:
         assert kinds[:2] == ["PersistentVolume", "PersistentVolumeClaim"] and "inline" not in str(ready.notes)
         assert ready.notes == ["namespace default enforces restricted: NFS is mounted through a PV and a claim"]
         assert ready.objects[0]["spec"]["claimRef"]["namespace"] == "default"
+
+    @pytest.mark.parametrize("enforced", ["", "restricted"])
+    @pytest.mark.parametrize("backend", CLUSTER_BACKENDS)
+    def test_what_is_sent_is_what_a_dry_run_prints(self, backend: str, enforced: str, tmp_path, monkeypatch) -> None:
+        """As the README says: with backend, name and nfs_mode given; a PyTorchJob must know what is enforced."""
+        labels = {"pod-security.kubernetes.io/enforce": enforced} if enforced else {}
+        volume = Volume(mount="/data", nfs=Nfs(server="nfs", path="/data"))
+        job = spec(backend, volumes=(volume,), nfs_mode="pv", namespace="default")
+        told = replace(job, security=replace(job.security, enforced=enforced or None))
+        served = {**SERVED, "monarch.pytorch.org/v1alpha1": ["MonarchMesh"]}
+        namespace = {"metadata": {"name": "default", "labels": labels}}
+        with api(Api(namespace=namespace, served=served), tmp_path, monkeypatch) as (cluster, _):
+            sent = preflight(cluster, job).objects
+        assert sent == render(told)
+        assert (sent == render(job)) == (backend != "pytorchjob" or not enforced)
 
     def test_what_can_never_fit_is_said_before(self, tmp_path, monkeypatch) -> None:
         amounts = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1", "pods": "110"}
