@@ -49,7 +49,11 @@ def _builder_options(function):
 @click.option("--target", type=click.Choice(("launcher", "worker")), help="Only this one; both by default.")
 @click.option("--tag", metavar="TAG", help="What stands after the colon; by default the version, and latest.")
 @click.option("--registry", metavar="PREFIX", help="What stands before the name, as registry.example.com/team.")
-@click.option("--base", metavar="IMAGE", help="A Debian or Ubuntu image to build on; debian:bookworm-slim by default.")
+@click.option(
+    "--base",
+    metavar="IMAGE",
+    help="A Debian or Ubuntu image with Python 3.11 or newer to build on; debian:bookworm-slim by default.",
+)
 @click.option("--monarch", is_flag=True, help="Add Monarch, for --backend monarch.")
 @_builder_options
 def build(

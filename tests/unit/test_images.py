@@ -20,9 +20,13 @@ REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = (REPOSITORY / "images/Dockerfile").read_text()
 
 
-def program(folder: Path, name: str, script: str) -> None:
+# What a builder of today answers to `build --help`, in the part that matters.
+KNOWS_CONTEXTS = '[ "$1 $2" = "build --help" ] && { echo "--build-context stringArray"; exit 0; }'
+
+
+def program(folder: Path, name: str, script: str, *, knows: str = KNOWS_CONTEXTS) -> None:
     path = folder / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.write_text(f"#!/bin/sh\n{knows}\n{script}\n")
     path.chmod(0o755)
 
 
@@ -67,6 +71,16 @@ def test_a_client_without_its_daemon_is_passed_over(only: Path) -> None:
     program(only, "podman", "exit 0")
     assert builders.find() == "podman"
     with pytest.raises(EnvironmentProblem, match="--builder docker cannot be used: Cannot connect to the Docker"):
+        builders.find("docker")
+
+
+def test_a_builder_that_is_too_old_is_passed_over(only: Path) -> None:
+    """docker before 23, or without buildx: its own help lists no --build-context."""
+    program(only, "docker", "echo 'Usage: docker build [OPTIONS] PATH'", knows="")
+    program(only, "podman", "exit 0")
+    assert builders.find() == "podman"
+    sentence = "--builder docker cannot be used: it is too old, its build has no --build-context."
+    with pytest.raises(EnvironmentProblem, match=f"^{re.escape(sentence)}$"):
         builders.find("docker")
 
 
