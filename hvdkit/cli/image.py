@@ -98,8 +98,8 @@ def build(
 def user(project: Path, image: str, base: str | None, **options) -> None:
     """Build an image of your own project: its requirements.txt and its files, in /workspace, where jobs start.
 
-    What .dockerignore names stays out; without one, .git, virtual environments and caches do. torch stays as it is:
-    Horovod was compiled for it.
+    What .dockerignore names stays out; without one, .git, virtual environments, caches and what looks like a secret
+    (.env, .netrc, kubeconfig, *.pem, SSH keys) do. torch stays as it is: Horovod was compiled for it.
     """
     from hvdkit.images.own import image_names
     from hvdkit.images.user import user_build

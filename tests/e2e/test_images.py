@@ -250,6 +250,9 @@ def project(tmp_path: Path) -> Path:
         "import horovod.torch as hvd, greeting\nhvd.init()\nprint(greeting.TEXT, hvd.rank(), 'of', hvd.size())\n"
     )
     (project / "requirements.txt").write_text("--no-index\n--find-links /links\ngreeting==1.0\n")
+    for secret in (".env", "server.pem", "keys/id_ed25519", ".netrc", "kubeconfig"):
+        (project / secret).parent.mkdir(exist_ok=True)
+        (project / secret).write_text("secret\n")
     links.mkdir()
     with zipfile.ZipFile(links / "greeting-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("greeting.py", "TEXT = 'hello from rank'\n")
@@ -272,8 +275,41 @@ def test_a_project_image_runs_a_users_script(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     try:
         assert run_in(image, "python", "train.py") == "hello from rank 0 of 1\n"
-        assert run_in(image, "ls", "-A").split() == ["requirements.txt", "train.py"]
+        assert sorted(run_in(image, "find", ".", "-type", "f").split()) == ["./requirements.txt", "./train.py"]
         assert inspect(image)["Config"]["User"] == "1000:1000"
+    finally:
+        run(*PODMAN, "rmi", "--force", image)
+
+
+# A build of no more than a link to the package's folder, as -e has it, by nothing that would have to be fetched.
+BACKEND = """
+import pathlib, zipfile
+
+def build_editable(folder, settings=None, metadata=None):
+    name = "lib-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(folder, name), "w") as wheel:
+        wheel.writestr("lib.pth", str(pathlib.Path.cwd()))
+        wheel.writestr("lib-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: lib\\nVersion: 1.0\\n")
+        wheel.writestr("lib-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("lib-1.0.dist-info/RECORD", "")
+    return name
+"""
+
+
+def test_a_projects_requirements_may_need_its_other_files(project: Path) -> None:
+    (project / "requirements.txt").rename(project / "base.txt")
+    (project / "requirements.txt").write_text("-r base.txt\n-e ./lib\n")
+    (project / "lib").mkdir()
+    (project / "lib/lib.py").write_text("TEXT = 'and from lib'\n")
+    (project / "lib/backend.py").write_text(BACKEND)
+    backend = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (project / "lib/pyproject.toml").write_text(backend)
+    image = "localhost/hvdkit-test-project:3"
+    done = build_project(project, image)
+    assert done.returncode == 0, done.stderr
+    try:
+        said = run_in(image, "python", "-c", "import greeting, lib; print(greeting.TEXT, lib.TEXT, lib.__file__)")
+        assert said == "hello from rank and from lib /workspace/lib/lib.py\n"
     finally:
         run(*PODMAN, "rmi", "--force", image)
 
