@@ -12,7 +12,7 @@ OWN_NAMESPACES := unshare --fork --pid --kill-child --mount-proc --net --uts --m
 IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run --image=$(WORKER_IMAGE) --
 WORKER_IMAGE = localhost/hvdkit-worker:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
 
-.PHONY: e2e-cluster cluster-up cluster-down demo test e2e images lint soak bench clean help
+.PHONY: e2e-cluster cluster-up cluster-down demo test e2e images lint root soak bench clean help
 
 help:
 	@echo "make demo    train MNIST on 2 Horovod ranks on this machine"
@@ -33,18 +33,21 @@ demo: $(VENV)/.horovod
 test: $(VENV)/.horovod
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/local tests/unit
 
-e2e: $(VENV)/.horovod images
-	@[ "$$(id -u)" = 0 ] || { echo "make: e2e makes network namespaces and needs root; run it with sudo."; exit 3; }
+# First of all, before anything is downloaded or built.
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "make: images and namespaces need root; run this with sudo."; exit 3; }
+
+e2e: root $(VENV)/.horovod images
 	$(BIN)/python tests/e2e/prometheus_server.py
 	$(OWN_NAMESPACES) $(PYTEST) tests/e2e --ignore-glob='*test_k8s_*' --ignore=tests/e2e/test_cluster_lifecycle.py
 	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py -k 'not kubectl and not elastic'
 
 # All that is shown on a real cluster; e2e leaves the two longest out.
-e2e-cluster: $(VENV)/.horovod images
+e2e-cluster: root $(VENV)/.horovod images
 	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py
 
 # The users' Dockerfile and command, on a Debian made of packages; buildah keeps the layers, so a second time is quick.
-images: $(VENV)/.horovod
+images: root $(VENV)/.horovod
 	$(BIN)/python tests/e2e/image_store.py
 
 cluster-up: $(VENV)/.ready
@@ -56,12 +59,13 @@ cluster-down: $(VENV)/.ready
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 
-soak: $(VENV)/.horovod images
+soak: root $(VENV)/.horovod images
 	$(BIN)/python tests/soak/horovod_versions.py
 	$(BIN)/hvdkit horovod build --cuda
 	$(BIN)/python tests/soak/cuda_image.py --output benchmarks/results/cuda-image.json
 	$(BIN)/python tests/soak/train_kills.py --output benchmarks/results/train-kills.json
 	$(BIN)/python tests/soak/job_specs.py
+	$(BIN)/python tests/soak/bench_verdicts.py --output benchmarks/results/bench-verdicts.json
 	$(BIN)/python tests/soak/checkpoint_corruption.py --output benchmarks/results/checkpoint-corruption.json
 	$(BIN)/python -m pytest tests/e2e/test_cluster_lifecycle.py
 	$(IN_CLUSTER) $(BIN)/python tests/soak/cluster_dns_race.py --output benchmarks/results/cluster-dns-race.json
