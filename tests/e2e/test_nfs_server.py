@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from machines import _interfaces, run
+from machines import interfaces, run
 
 NFS = Path(__file__).parents[2] / "nfs"
 NEEDED = ("cc", "ganesha.nfsd", "linux.uml", "modprobe", "mount.nfs", "setcap", "setpriv", "mkfs.ext4", "ss")
@@ -156,7 +156,7 @@ class Client:
 def server(tmp_path: Path) -> Iterator[Server]:
     missing = [tool for tool in NEEDED if shutil.which(tool) is None]
     assert not missing, f"install {', '.join(missing)} (Debian: apt install --no-install-recommends {PACKAGES})"
-    assert _interfaces() == {"lo"}, "start these tests with `make e2e`, which gives them a network of their own"
+    assert interfaces() == {"lo"}, "start these tests with `make e2e`, which gives them a network of their own"
     run("ip", "tuntap", "add", "dev", "tap0", "mode", "tap")
     run("ip", "address", "add", f"{ADDRESS}/24", "dev", "tap0")
     run("ip", "link", "set", "tap0", "up")
