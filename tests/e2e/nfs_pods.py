@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import yaml
@@ -52,15 +52,19 @@ class NfsServer:
 
 
 @contextlib.contextmanager
-def nfs_server(cluster: Cluster, folder: Path) -> Iterator[NfsServer]:
-    """`kubectl apply -k nfs/` with an image and a disk, as its README says."""
+def nfs_server(cluster: Cluster, folder: Path, fill: Callable[[Path], None]) -> Iterator[NfsServer]:
+    """`kubectl apply -k nfs/` with an image and a disk, as its README says; `fill` puts files on the disk before."""
     with _disk(cluster.places.folder / "nfs-disk") as disk:
+        (disk / "data").mkdir()
+        fill(disk / "data")
+        _run("chown", "--recursive", f"{_USER}:{_USER}", disk / "data")
         cluster.apply(_volume(cluster, disk))
         shutil.copytree(NFS, folder / "nfs")
         (folder / "kustomization.yaml").write_text(yaml.safe_dump(_overlay()))
         cluster.kubectl("apply", f"--kustomize={folder}")
         server = NfsServer(cluster, disk / "data")
         try:
+            server.start()
             yield server
         finally:
             cluster.kubectl("delete", "namespace", NAMESPACE)
@@ -95,11 +99,11 @@ def _disk(file: Path) -> Iterator[Path]:
     mounted.mkdir()
     _run("mount", "-o", "loop", file, mounted)
     try:
-        (mounted / "data").mkdir()
-        shutil.chown(mounted / "data", _USER, _USER)
         yield mounted
     finally:
         _run("umount", mounted)
+        mounted.rmdir()
+        file.unlink()
 
 
 def _volume(cluster: Cluster, disk: Path) -> dict:

@@ -8,7 +8,6 @@ that, test_nfs_server.py mounts the same server in a Linux kernel that has one.
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,11 +41,7 @@ def slow(classes):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NfsServer]:
     cluster = Cluster.current()
-    with nodes_that_mount_nfs(cluster), nfs_server(cluster, tmp_path_factory.mktemp("nfs")) as found:
-        put_mnist(found.disk / "mnist" / "MNIST" / "raw")
-        (found.disk / "nets.py").write_text(NETS)
-        subprocess.run(["chown", "-R", "1000:1000", str(found.disk)], check=True)
-        found.start()
+    with nodes_that_mount_nfs(cluster), nfs_server(cluster, tmp_path_factory.mktemp("nfs"), fill) as found:
         yield found
 
 
@@ -64,6 +59,7 @@ def user(server: NfsServer, tmp_path: Path) -> Iterator[User]:
     finally:
         cluster.kubectl("delete", "namespace", NAMESPACE)  # with its pods, so that nothing is mounted any more
         cluster.kubectl("delete", "clusterrolebinding,clusterrole", "volumes")
+        cluster.kubectl("delete", "persistentvolume", "--selector=app.kubernetes.io/managed-by=hvdkit")
 
 
 def test_a_job_outlasts_20_seconds_without_the_server(server: NfsServer, user: User) -> None:
@@ -104,6 +100,11 @@ def test_a_job_outlasts_20_seconds_without_the_server(server: NfsServer, user: U
     assert steps_saved(run)[-1] == STEPS
     assert not list((run / "checkpoints").glob(".writing-*"))
     assert {(file.stat().st_uid, file.stat().st_gid) for file in run.rglob("*")} == {(1000, 1000)}
+
+
+def fill(disk: Path) -> None:
+    put_mnist(disk / "mnist" / "MNIST" / "raw")
+    (disk / "nets.py").write_text(NETS)
 
 
 def launch(server: NfsServer) -> list[str]:
