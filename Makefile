@@ -9,8 +9,10 @@ PYTEST := $(BIN)/python -m pytest
 OWN_NAMESPACES := unshare --fork --pid --kill-child --mount-proc --net --uts --mount
 
 # A real Kubernetes that ends with the command; the first time it compiles it, for 20 minutes and more.
-IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run --image=$(WORKER_IMAGE) --
-WORKER_IMAGE = localhost/hvdkit-worker:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
+IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run --image=$(WORKER_IMAGE) --image=$(NFS_IMAGE) --
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
+WORKER_IMAGE = localhost/hvdkit-worker:$(VERSION)
+NFS_IMAGE = localhost/hvdkit-nfs:$(VERSION)
 
 .PHONY: e2e-cluster cluster-up cluster-down demo test e2e images lint root soak bench clean help
 
@@ -18,7 +20,7 @@ help:
 	@echo "make demo    train MNIST on 2 Horovod ranks on this machine"
 	@echo "make test    run the tests"
 	@echo "make e2e     run the tests that need root: machines made of namespaces, images, a real Kubernetes"
-	@echo "make images  build the launcher and worker images with buildah (root; no container registry needed)"
+	@echo "make images  build the launcher, worker and NFS images with buildah (root; no container registry needed)"
 	@echo "make cluster-up, cluster-down   a real Kubernetes with its operators on this machine, for development"
 	@echo "make lint    check the style"
 	@echo "make soak    the long checks: CUDA build, oldest to newest torch, 200 kills, 1,000 broken checkpoints (hours)"
