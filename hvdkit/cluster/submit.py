@@ -2,7 +2,7 @@
 
 from hvdkit.cluster.api import ApiError, Cluster
 from hvdkit.cluster.job import Job, find_job, is_ours
-from hvdkit.cluster.kinds import MAIN, SHARED, Object, kind_of, name_of
+from hvdkit.cluster.kinds import MAIN, ROLE_BINDING, SHARED, Object, kind_of, name_of
 from hvdkit.errors import EnvironmentProblem, HvdkitError, InputError
 from hvdkit.jobs.spec import JobSpec
 
@@ -12,7 +12,8 @@ SECONDS_TO_ASK_AGAIN = 30.0  # whether an object was made, when the answer was l
 def submit(cluster: Cluster, spec: JobSpec, objects: list[Object]) -> Job:
     """Create the objects in their order; everything made for the job then belongs to it and goes with it."""
     for made in objects:
-        _send(cluster, spec, made, dry_run=True)
+        if kind_of(made) is not ROLE_BINDING:  # whether we may give what its Role has, is asked of a Role that exists
+            _send(cluster, spec, made, dry_run=True)
     created: list[Object] = []
     main: Object | None = None
     try:

@@ -140,6 +140,21 @@ class TestSubmit:
                 submit(cluster, spec("indexed-job"), render(spec("indexed-job")))
         assert server.made == []
 
+    def test_a_role_binding_is_not_tried_before_its_role_is_there(self, tmp_path, monkeypatch) -> None:
+        """As the API server does it: it looks at what the Role gives, and a dry run makes none."""
+        server, job = Api(), spec("monarch")
+
+        def answer(request: Request) -> None:
+            roles = [kind for kind, _ in server.made if kind == "Role"]
+            if request.command == "POST" and request.body["kind"] == "RoleBinding" and not roles:
+                request.status(404, "NotFound", 'roles.rbac.authorization.k8s.io "train" not found')
+            else:
+                server(request)
+
+        with api(answer, tmp_path, monkeypatch) as (cluster, _):
+            submit(cluster, job, render(job))
+        assert [body for _, body in server.made] == render(job)
+
     def test_a_name_that_is_taken(self, tmp_path, monkeypatch) -> None:
         job = spec("mpijob")
         server = Api(refuse={"MPIJob": (409, "AlreadyExists", "exists")})
