@@ -107,6 +107,26 @@ def test_alone_with_horovod_is_a_world_of_one(small_data):
     assert json.loads(done.stdout)["ranks"] == 1
 
 
+SMALL_EATER = """
+from torch import nn
+class Net(nn.Sequential):
+    def forward(self, images):
+        assert len(images) <= 8, f"{len(images)} images at once"
+        return super().forward(images)
+def make(classes, image_size):
+    return Net(nn.Flatten(), nn.Linear(image_size**2, classes))
+"""
+
+
+def test_evaluation_takes_no_more_memory_than_training(tmp_path):
+    """A model whose step of 8 images just fits must not fail in the evaluation after it."""
+    (tmp_path / "small_eater.py").write_text(SMALL_EATER)
+    small = ("--model=small_eater:make", "--data=synthetic", "--synthetic-images=100", "--batch-size=8")
+    done = run(sys.executable, "-m", "hvdkit.train", *small, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["test_images"] == 100
+
+
 ENGINE = """
 import torch
 from hvdkit.runtime.engine import Reduction
