@@ -106,12 +106,12 @@ def run_side(user: User, name: str, steps: int) -> dict:
     """One training; what it says of itself."""
     flags, before = SIDES[name]
     count = ["--max-steps", str(steps), "--synthetic-images", str(32 * steps)]
-    words = ["launch", "--name", "measured", "--threads", "1", *flags, "--", *before, *TRAIN, *count]
+    words = ["launch", "--name", f"side-{name}", "--threads", "1", *flags, "--", *before, *TRAIN, *count]
     done = user.hvdkit(*words, limit=LIMIT)
     if "local" not in flags:
-        user.hvdkit("delete", "measured")
+        user.hvdkit("delete", f"side-{name}")
         # The next side must have the cores to itself.
-        wait_for(lambda: user.objects("measured") == [], "the job is gone")
+        wait_for(lambda: user.objects(f"side-{name}") == [], "the job is gone")
     [result] = [one for one in collect(done.stdout) if one.kind == "train"]
     assert result.payload is not None, result.problem
     said = result.payload["summary"]

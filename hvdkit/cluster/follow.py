@@ -168,6 +168,8 @@ class Follower:
 
     def _last_words(self) -> None:
         for log in self._logs.values():
+            log.hurry()
+        for log in self._logs.values():
             if not log.join(SECONDS_FOR_LAST_WORDS):
                 log.stop()
                 say(f"the log of pod {log.pod} did not come to its end; `hvdkit logs {self.job.name}` tries again.")
