@@ -10,6 +10,7 @@ OWN_NAMESPACES := unshare --fork --pid --kill-child --mount-proc --net --uts --m
 
 # A real Kubernetes that ends with the command; the first time it compiles it, for 20 minutes and more.
 IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run $(foreach image,$(CLUSTER_IMAGES),--image=localhost/hvdkit-$(image)) --
+IN_TWO_NODES = $(IN_CLUSTER:run=run --nodes=2)
 CLUSTER_IMAGES = worker:$(VERSION) worker:$(VERSION)-monarch nfs:$(VERSION)
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
 
@@ -71,6 +72,7 @@ soak: root $(VENV)/.horovod images
 	$(BIN)/python tests/soak/checkpoint_corruption.py --output benchmarks/results/checkpoint-corruption.json
 	$(BIN)/python -m pytest tests/e2e/test_cluster_lifecycle.py
 	$(IN_CLUSTER) $(BIN)/python tests/soak/cluster_dns_race.py --output benchmarks/results/cluster-dns-race.json
+	$(IN_TWO_NODES) $(BIN)/python tests/soak/node_loss.py --output benchmarks/results/node-loss.json
 
 bench: $(VENV)/.horovod
 	$(BIN)/python benchmarks/local_launch.py --output benchmarks/results/local-launch.json

@@ -185,6 +185,8 @@ class Follower:
     def _last_words(self) -> None:
         end = time.monotonic() + SECONDS_FOR_LAST_WORDS  # for all of them: they come to their ends at the same time
         for log in self._logs.values():
+            log.hurry()
+        for log in self._logs.values():
             if not log.join(max(0.0, end - time.monotonic())):
                 log.stop()
                 say(f"the log of pod {log.pod} did not come to its end; `hvdkit logs {self.job.name}` tries again.")
