@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hvdkit.cluster.api import ApiError, Cluster
 from hvdkit.cluster.capacity import PodGroup, never_fits, pod_groups
-from hvdkit.cluster.job import Job, find_job, gather, read_state
-from hvdkit.cluster.kinds import EVENT, MESH, NODE, Object, name_of
+from hvdkit.cluster.job import Job, NoSuchJob, find_job, gather, read_state
+from hvdkit.cluster.kinds import EVENT, JOB_KINDS, MESH, NODE, Object, name_of
 from hvdkit.cluster.logs import read_log, speaking_pods, started
 from hvdkit.cluster.why_facts import Facts, about, scheduled_condition
-from hvdkit.errors import InputError
 from hvdkit.jobs.live import gone, pods_of
 from hvdkit.jobs.monarch import mesh_name
 
@@ -20,11 +19,11 @@ _SECONDS = len("2026-01-01T00:00:00")  # of a time; some have fractions after it
 
 
 def facts_of(cluster: Cluster, name: str) -> Facts:
-    """All that the API still knows of a job; InputError where that is nothing."""
+    """All that the API still knows of a job; NoSuchJob where that is nothing."""
     try:
         job = find_job(cluster, name)
-    except InputError:
-        events = events_about(cluster, name)
+    except NoSuchJob:
+        events = _of_the_last(events_about(cluster, name), name)
         if not events:
             raise
         return Facts(name=name, backend="", namespace=cluster.namespace, state=gone([]), objects=[], events=events)
@@ -70,6 +69,18 @@ def _of_another(event: Object, job: Job) -> bool:
         return True
     uid = (event.get("involvedObject") or {}).get("uid")
     return about(event) == job.name and _kind_about(event) == job.kind.kind and uid not in (None, "", job.uid)
+
+
+def _of_the_last(events: list[Object], name: str) -> list[Object]:
+    """Without those of jobs that had the name before the last one that did."""
+    kinds = [kind.kind for kind in JOB_KINDS]
+    jobs = [one for one in events if about(one) == name and _kind_about(one) in kinds]
+    if not jobs:
+        return events
+    last = (jobs[-1].get("involvedObject") or {}).get("uid")
+    others = [one for one in jobs if (one.get("involvedObject") or {}).get("uid") != last]
+    since = min(_time(one)[:_SECONDS] for one in jobs if one not in others)
+    return [one for one in events if one not in others and _time(one)[:_SECONDS] >= since]
 
 
 def _time(event: Object) -> str:

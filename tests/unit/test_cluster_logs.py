@@ -1,5 +1,7 @@
 """Logs against an API server that restarts, forgets and cuts connections."""
 
+import threading
+
 import pytest
 from scripted_api import Request, api
 
@@ -95,6 +97,29 @@ def test_a_server_that_has_just_started_refuses_for_a_moment(status: int, tmp_pa
         follower = LogFollower(cluster, "p", got.append).start()
         assert follower.join(30) and follower.error is None
     assert got == [b"first", b"second"]
+
+
+def test_one_who_knows_that_the_job_has_ended_need_not_wait(tmp_path, monkeypatch) -> None:
+    """The stream ends with the container, and the API server learns of that a little later."""
+    monkeypatch.setattr("hvdkit.cluster.logs.pause", lambda attempt, error=None: 1000.0)
+    phases, looked = ["Running"], threading.Event()
+
+    def answer(request: Request) -> None:
+        if request.route.endswith("/log"):
+            with request.stream() as send:
+                send(b"2026-01-01T00:00:00.000000000Z last\n")
+            return
+        request.json(200, {"metadata": {"name": "p"}, "status": {"phase": phases[0]}})
+        looked.set()
+
+    got: list[bytes] = []
+    with api(answer, tmp_path, monkeypatch) as (cluster, _):
+        follower = LogFollower(cluster, "p", got.append).start()
+        assert looked.wait(30) and not follower.join(0)
+        phases[0] = "Succeeded"
+        follower.hurry()
+        assert follower.join(30) and follower.error is None
+    assert got == [b"last"]
 
 
 def test_a_pod_that_is_gone_ends_its_log(tmp_path, monkeypatch) -> None:

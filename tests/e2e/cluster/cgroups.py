@@ -32,6 +32,12 @@ def enter(cluster: str) -> None:
     (hierarchy / _tree(cluster) / "programs/cgroup.procs").write_text(str(os.getpid()))
 
 
+def processes(cluster: str, group: str) -> set[int]:
+    """All that runs in a group, by ids as the reader's own namespace has them."""
+    files = [file for one in _hierarchies() for file in (one / _tree(cluster) / group).rglob("cgroup.procs")]
+    return {int(line) for file in files for line in file.read_text().split()}
+
+
 def remove(cluster: str, limit: float = 60) -> None:
     """Remove the tree, as soon as every process in it has ended."""
     deadline = time.monotonic() + limit

@@ -127,9 +127,9 @@ class Cluster:
         """End a program, say kube-apiserver, coredns or kubelet-2."""
         self.processes.stop(program, how)
 
-    def start(self, program: str) -> None:
-        """Start a program again that was stopped."""
-        self.processes.start(program)
+    def start(self, program: str, *flags: str) -> None:
+        """Start a program again that was stopped, with further flags if there are any."""
+        self.processes.start(program, [*self.processes.command(program), *flags])
 
 
 def start(places: Places, *, nodes: int, gpus: int) -> Cluster:

@@ -20,7 +20,7 @@ class Processes:
 
     def start(self, name: str, command: list[str] | None = None) -> None:
         """Start a program; without a command, the one that it had before it was stopped."""
-        command = command or self._record(name)["command"]
+        command = command or self.command(name)
         self.records.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
         with self.log(name).open("ab") as log:
@@ -41,6 +41,10 @@ class Processes:
 
     def pid(self, name: str) -> int:
         return self._record(name)["pid"]
+
+    def command(self, name: str) -> list[str]:
+        """What it was last started with."""
+        return self._record(name)["command"]
 
     def alive(self, name: str) -> bool:
         try:
