@@ -9,17 +9,18 @@ PYTEST := $(BIN)/python -m pytest
 OWN_NAMESPACES := unshare --fork --pid --kill-child --mount-proc --net --uts --mount
 
 # A real Kubernetes that ends with the command; the first time it compiles it, for 20 minutes and more.
-IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run --image=$(WORKER_IMAGE) --
-IN_TWO_NODES = $(BIN)/python -m tests.e2e.cluster run --nodes=2 --image=$(WORKER_IMAGE) --
-WORKER_IMAGE = localhost/hvdkit-worker:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
+IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run $(foreach image,$(CLUSTER_IMAGES),--image=localhost/hvdkit-$(image)) --
+IN_TWO_NODES = $(IN_CLUSTER:run=run --nodes=2)
+CLUSTER_IMAGES = worker:$(VERSION) worker:$(VERSION)-monarch nfs:$(VERSION)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
 
-.PHONY: e2e-cluster cluster-up cluster-down demo test e2e images lint soak bench clean help
+.PHONY: e2e-cluster cluster-up cluster-down demo test e2e images lint root soak bench clean help
 
 help:
 	@echo "make demo    train MNIST on 2 Horovod ranks on this machine"
 	@echo "make test    run the tests"
 	@echo "make e2e     run the tests that need root: machines made of namespaces, images, a real Kubernetes"
-	@echo "make images  build the launcher and worker images with buildah (root; no container registry needed)"
+	@echo "make images  build the launcher, worker and NFS images with buildah (root; no container registry needed)"
 	@echo "make cluster-up, cluster-down   a real Kubernetes with its operators on this machine, for development"
 	@echo "make lint    check the style"
 	@echo "make soak    the long checks: CUDA build, oldest to newest torch, 200 kills, 1,000 broken checkpoints (hours)"
@@ -29,23 +30,28 @@ help:
 demo: $(VENV)/.horovod
 	$(BIN)/hvdkit launch --backend local --workers 2
 
-# Two files at a time: most tests wait for processes to start, connect or end.
+# Two files at a time: most tests wait for processes to start, connect or end. The long ones first, and in this order
+# (pytest would begin with files of many tests, which are the quick ones): else one core idles at the end.
 test: $(VENV)/.horovod
-	$(PYTEST) -n 2 --dist loadfile tests/unit tests/local
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/local tests/unit
 
-e2e: $(VENV)/.horovod images
-	@[ "$$(id -u)" = 0 ] || { echo "make: e2e makes network namespaces and needs root; run it with sudo."; exit 3; }
+# First of all, before anything is downloaded or built.
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "make: images and namespaces need root; run this with sudo."; exit 3; }
+
+e2e: root $(VENV)/.horovod images
 	$(BIN)/python tests/e2e/prometheus_server.py
 	$(OWN_NAMESPACES) $(PYTEST) tests/e2e --ignore-glob='*test_k8s_*' --ignore=tests/e2e/test_cluster_lifecycle.py
-	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py -k 'not kubectl and not elastic'
+	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py
 
-# All that is shown on a real cluster; e2e leaves the two longest out.
-e2e-cluster: $(VENV)/.horovod images
+# The part of e2e that needs a real cluster.
+e2e-cluster: root $(VENV)/.horovod images
 	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py
 
 # The users' Dockerfile and command, on a Debian made of packages; buildah keeps the layers, so a second time is quick.
-images: $(VENV)/.horovod
+images: root $(VENV)/.horovod
 	$(BIN)/python tests/e2e/image_store.py
+	$(BIN)/python tests/e2e/image_store.py --monarch --target=worker --tag=$(VERSION)-monarch
 
 cluster-up: $(VENV)/.ready
 	$(BIN)/python -m tests.e2e.cluster up
@@ -56,12 +62,13 @@ cluster-down: $(VENV)/.ready
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 
-soak: $(VENV)/.horovod images
+soak: root $(VENV)/.horovod images
 	$(BIN)/python tests/soak/horovod_versions.py
 	$(BIN)/hvdkit horovod build --cuda
 	$(BIN)/python tests/soak/cuda_image.py --output benchmarks/results/cuda-image.json
 	$(BIN)/python tests/soak/train_kills.py --output benchmarks/results/train-kills.json
 	$(BIN)/python tests/soak/job_specs.py
+	$(BIN)/python tests/soak/bench_verdicts.py --output benchmarks/results/bench-verdicts.json
 	$(BIN)/python tests/soak/checkpoint_corruption.py --output benchmarks/results/checkpoint-corruption.json
 	$(BIN)/python -m pytest tests/e2e/test_cluster_lifecycle.py
 	$(IN_CLUSTER) $(BIN)/python tests/soak/cluster_dns_race.py --output benchmarks/results/cluster-dns-race.json

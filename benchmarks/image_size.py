@@ -66,28 +66,33 @@ def main() -> None:
 
 
 def sizes() -> dict:
-    """Bytes of each image, packed and unpacked, and of the wheels in it."""
-    found = {}
-    for role, image in (("launcher", LAUNCHER), ("worker", WORKER)):
-        wheels, unpacked = packed_wheels(image, role), json.loads(run_in(image, "python", "-c", INSTALLED))
-        found[role] = {
-            "image": json.loads(run(*PODMAN, "image", "inspect", image))[0]["Size"],
-            "image_compressed": compressed(image),
-            "wheels": sum(unpacked.values()),
-            "wheels_compressed": sum(wheels.values()),
-            "largest_wheels": dict(sorted(wheels.items(), key=lambda item: -item[1])[:8]),
-        }
-        for kind in ("", "_compressed"):
-            ratio = found[role][f"image{kind}"] / found[role][f"wheels{kind}"]
-            found[role][f"image{kind}_of_wheels"] = round(ratio, 3)
+    """Both images, and how small the launcher is beside the worker."""
+    found = {"launcher": sizes_of(LAUNCHER, "launcher"), "worker": sizes_of(WORKER, "worker")}
+    ratios = {
+        f"launcher_{kind}_of_worker": round(found["launcher"][kind] / found["worker"][kind], 3)
+        for kind in ("image", "image_compressed")
+    }
+    return found | ratios
+
+
+def sizes_of(image: str, *lists: str) -> dict:
+    """Bytes of an image, packed and unpacked, and of the wheels in it, which these lists of packages name."""
+    wheels, unpacked = packed_wheels(image, *lists), json.loads(run_in(image, "python", "-c", INSTALLED))
+    found = {
+        "image": json.loads(run(*PODMAN, "image", "inspect", image))[0]["Size"],
+        "image_compressed": compressed(image),
+        "wheels": sum(unpacked.values()),
+        "wheels_compressed": sum(wheels.values()),
+        "largest_wheels": dict(sorted(wheels.items(), key=lambda item: -item[1])[:8]),
+    }
     for kind in ("image", "image_compressed"):
-        found[f"launcher_{kind}_of_worker"] = round(found["launcher"][kind] / found["worker"][kind], 3)
+        found[f"{kind}_of_wheels"] = round(found[kind] / found[kind.replace("image", "wheels")], 3)
     return found
 
 
-def packed_wheels(image: str, role: str) -> dict[str, int]:
+def packed_wheels(image: str, *lists: str) -> dict[str, int]:
     """The size of every wheel on the package index that the image was made of."""
-    listed = run_in(image, "cat", f"/opt/hvdkit/share/hvdkit/{role}.txt")
+    listed = run_in(image, "cat", *(f"/opt/hvdkit/share/hvdkit/{name}.txt" for name in lists))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "list.txt").write_text(listed)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]

@@ -1,12 +1,13 @@
 """What `hvdkit train` costs beside the plainest hand-written loop, what checkpoints cost it, and files beside memory.
 
-    python benchmarks/train_overhead.py --rounds 30 --output benchmarks/results/train-overhead.json
+    python benchmarks/train_overhead.py --rounds 16 --output benchmarks/results/train-overhead.json
 
 ResNet-18, batch 16 a rank, 2 ranks with one thread each. Both sides of a comparison train in the same processes and
 take turns of a few steps (train_overhead_ranks.py says why); ratios are taken within a round, over all rounds and over
-those alone in which nobody else kept the cores busy. Memory is measured in processes of their own. Rounds
-are added to those that the output file already has, so that a long measurement can be made in several sittings;
---parts chooses what to measure.
+those alone in which nobody else kept the cores busy. A round is two new worlds, in which the sides were set up in
+either order; the part "same" compares hvdkit with itself and so shows what the method is off by. Memory is measured in
+processes of their own. Rounds are added to those that the output file already has, so that a long measurement can be
+made in several sittings; --parts chooses what to measure.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,34 +27,63 @@ from typing import Any
 import numpy as np
 from machine_facts import machine_facts
 from PIL import Image
-from train_overhead_ranks import BATCH, CHECKPOINT_EVERY, PLANS, images_needed, steps_needed
+from train_overhead_ranks import CHECKPOINT_EVERY, PLANS, steps_needed
+from train_overhead_sides import BATCH, images_needed
 
 HERE = Path(__file__).resolve().parent
 PYTHON = sys.executable
 RANKS = 2
 LAUNCH = [PYTHON, "-m", "hvdkit", "launch", "--backend", "local", "--workers", str(RANKS), "--threads", "1", "--"]
+# For trainings that share a process: glibc hands memory back to the kernel and asks for it again, in one training in
+# every step and in another, of the same kind, never, as luck has it (up to 9,500 page faults a step against none).
+KEEP_MEMORY = ["env", "MALLOC_ARENA_MAX=1", "MALLOC_MMAP_THRESHOLD_=33554432", "MALLOC_TRIM_THRESHOLD_=4294967296"]
 MEMORY_STEPS, MEMORY_IMAGES = 45, 2000
+MEMORY_ROUNDS = 5  # at most: it varies little
 EVERY = f"every {CHECKPOINT_EVERY} steps"
 TEST_IMAGES = 200  # of the image folder
 MOST_DISTURBED = 0.05  # share of the cores' time that others may take in a round that counts
+
+VERSION = 2  # 1 had both sides always set up in the same order, and an allocator that gave memory back
 
 Sample = dict[str, list[dict[str, float]]]
 """A round: side → what each rank measured."""
 
 
-def measure_turns(part: str, rounds: int, folder: Path) -> list[Sample]:
-    """Some rounds of a comparison, in one world."""
-    result = folder / "rounds.json"
-    words = ["--part", part, "--rounds", str(rounds), "--seed", str(random.randrange(2**31))]
-    words += ["--folder", str(folder), "--result", str(result)]
+def measure_turns(part: str, rounds: int, folder: Path) -> Iterator[Sample]:
+    """Rounds of a comparison, each in worlds of its own; one training with a switch needs only one world."""
+    words = []
     if part == "folder":
         data = folder / "images"
-        draw_images(data / "train", images_needed(steps_needed(part, rounds), RANKS))
+        draw_images(data / "train", images_needed(steps_needed(part, 1), RANKS))
         draw_images(data / "val", TEST_IMAGES)
-        words += ["--data", str(data)]
-    run([*LAUNCH, PYTHON, str(HERE / "train_overhead_ranks.py"), *words])
+        words = ["--data", str(data)]
+    if part == "checkpoints":
+        yield from measure_world(part, rounds, folder / "world", words)
+        return
+    for number in range(rounds):
+        orders = [[], ["--last-first"]]
+        random.shuffle(orders)
+        worlds = [measure_world(part, 1, folder / f"{number}{i}", words + order) for i, order in enumerate(orders)]
+        yield from map(add_up, *worlds)
+
+
+def measure_world(part: str, rounds: int, folder: Path, words: list[str]) -> list[Sample]:
+    """Some rounds in one world."""
+    folder.mkdir()
+    result = folder / "rounds.json"
+    words = ["--part", part, "--rounds", str(rounds), "--seed", str(random.randrange(2**31)), *words]
+    words += ["--folder", str(folder), "--result", str(result)]
+    run([*KEEP_MEMORY, *LAUNCH, PYTHON, str(HERE / "train_overhead_ranks.py"), *words])
     ranks = json.loads(result.read_text())
     return [{side: [own[side] for own in both] for side in both[0]} for both in zip(*ranks, strict=True)]
+
+
+def add_up(one: Sample, other: Sample) -> Sample:
+    """The sums of two worlds, rank by rank."""
+    return {
+        side: [{name: a[name] + b[name] for name in a} for a, b in zip(ranks, other[side], strict=True)]
+        for side, ranks in one.items()
+    }
 
 
 def run(command: list[str]) -> None:
@@ -74,11 +104,13 @@ def draw_images(folder: Path, count: int) -> None:
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
 
 
-def measure(part: str, rounds: int, folder: Path) -> list[Sample]:
-    return measure_memory(rounds, folder) if part == "memory" else measure_turns(part, rounds, folder)
+def measure(part: str, rounds: int, folder: Path) -> Iterator[Sample]:
+    if part == "memory":
+        return measure_memory(min(rounds, MEMORY_ROUNDS), folder)
+    return measure_turns(part, rounds, folder)
 
 
-def measure_memory(rounds: int, folder: Path) -> list[Sample]:
+def measure_memory(rounds: int, folder: Path) -> Iterator[Sample]:
     """Peak memory of rank 0, in new processes: the hand-written script, and the command as a user gives it."""
     steps = str(MEMORY_STEPS)
     train = f"--model resnet18 --data synthetic --image-size 64 --batch-size {BATCH} --lr 0.01 --lr-scaling none"
@@ -91,7 +123,6 @@ def measure_memory(rounds: int, folder: Path) -> list[Sample]:
             *ranks, "--", *words, "--output", str(own), "--checkpoint-every", str(CHECKPOINT_EVERY)
         ],
     }  # fmt: skip
-    samples = []
     for number in range(rounds):
         order = list(sides)
         random.shuffle(order)
@@ -102,19 +133,26 @@ def measure_memory(rounds: int, folder: Path) -> list[Sample]:
             command = sides[name](own)
             run([*LAUNCH, *command[:2], "--result", str(own / "result.json"), *command[2:]])
             sample[name] = [json.loads((own / "result.json").read_text())]
-        samples.append(sample)
-    return samples
+        yield sample
 
 
-def cpu_per_image(part: str, ranks: list[dict[str, float]]) -> float:
-    return sum(rank["cpu_seconds"] for rank in ranks) / (PLANS[part].steps * BATCH * RANKS)
+def cpu_per_image(ranks: list[dict[str, float]]) -> float:
+    return sum(rank["cpu_seconds"] for rank in ranks) / images(ranks)
 
 
-def images_per_second(part: str, ranks: list[dict[str, float]]) -> float:
-    return PLANS[part].steps * BATCH * RANKS / max(rank["seconds"] for rank in ranks)
+def images_per_second(ranks: list[dict[str, float]]) -> float:
+    return images(ranks) / max(rank["seconds"] for rank in ranks)
 
 
-def peak_mebibytes(part: str, ranks: list[dict[str, float]]) -> float:
+def images(ranks: list[dict[str, float]]) -> float:
+    return sum(rank["steps"] for rank in ranks) * BATCH
+
+
+def page_faults(ranks: list[dict[str, float]]) -> float:
+    return sum(rank["page_faults"] for rank in ranks) / sum(rank["steps"] for rank in ranks)
+
+
+def peak_mebibytes(ranks: list[dict[str, float]]) -> float:
     return ranks[0]["peak_bytes"] / 2**20
 
 
@@ -129,21 +167,29 @@ def disturbance(sample: Sample) -> float:
     return max(shares)
 
 
-CPU, SPEED, PEAK = "CPU-seconds an image", "images/s", "peak MiB of rank 0"
-FIGURES = {CPU: cpu_per_image, SPEED: images_per_second, PEAK: peak_mebibytes}
+CPU, SPEED, FAULTS, PEAK = "CPU-seconds an image", "images/s", "page faults a step", "peak MiB of rank 0"
+FIGURES = {CPU: cpu_per_image, SPEED: images_per_second, FAULTS: page_faults, PEAK: peak_mebibytes}
 # Part → figure → [(numerator, denominator, goal)]
 RATIOS: dict[str, dict[str, list[tuple[str, str, str | None]]]] = {
+    "same": {
+        CPU: [("hvdkit", "hvdkit again", None)],
+        SPEED: [("hvdkit again", "hvdkit", None)],
+        FAULTS: [],
+    },
     "loop": {
         CPU: [("hand-written", "hvdkit", ">= 0.99")],
         SPEED: [("hvdkit", "hand-written", ">= 0.99")],
+        FAULTS: [],
     },
     "checkpoints": {
         CPU: [(EVERY, "none", "<= 1.02")],
         SPEED: [("none", EVERY, "<= 1.02")],
+        FAULTS: [],
     },
     "folder": {
         CPU: [("synthetic", "image folder", None)],
         SPEED: [("image folder", "synthetic", ">= 0.95")],
+        FAULTS: [],
     },
     "memory": {
         PEAK: [("hvdkit", "hand-written", "<= 1.05"), ("hvdkit, checkpoints", "hand-written", None)],
@@ -157,7 +203,7 @@ def summarise(part: str, samples: list[Sample]) -> dict[str, Any]:
     if not samples:
         return summary
     for figure, wanted in RATIOS[part].items():
-        values = {side: [FIGURES[figure](part, sample[side]) for sample in samples] for side in sorted(samples[0])}
+        values = {side: [FIGURES[figure](sample[side]) for sample in samples] for side in sorted(samples[0])}
         ratios = {}
         for above, below, goal in wanted:
             pairs = [a / b for a, b in zip(values[above], values[below], strict=True)]
@@ -210,26 +256,30 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     os.environ["PATH"] = f"{Path(PYTHON).parent}:{os.environ['PATH']}"
-    result: dict[str, Any] = {"version": 1, "benchmark": "train_overhead", "machine": machine_facts()}
+    result: dict[str, Any] = {"version": VERSION, "benchmark": "train_overhead", "machine": machine_facts()}
     result |= {"model": "resnet18", "ranks": RANKS, "batch_size": BATCH, "checkpoint_every": CHECKPOINT_EVERY}
     result |= {"plans": {name: asdict(plan) for name, plan in PLANS.items()}, "parts": {}}
     if arguments.output and arguments.output.exists():
-        result["parts"] = json.loads(arguments.output.read_text())["parts"]
+        before = json.loads(arguments.output.read_text())
+        if before["version"] != VERSION:
+            parser.error(f"--output: {arguments.output} was measured in another way; name another file.")
+        result["parts"] = before["parts"]
     for name in arguments.parts:
+        part = result["parts"].setdefault(name, {"summary": {}, "undisturbed": {}, "sittings": [], "samples": []})
+        began = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+        sitting = {"began": began, "load_before": os.getloadavg()[0], "rounds": 0}
+        part["sittings"].append(sitting)
         with tempfile.TemporaryDirectory(prefix="hvdkit-benchmark-", dir=arguments.folder) as folder:
             result["file_system"] = file_system(Path(folder))
-            sitting = {"began": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "load_before": os.getloadavg()[0]}
-            taken = measure(name, arguments.rounds, Path(folder))
-        part = result["parts"].setdefault(name, {"summary": {}, "sittings": [], "samples": []})
-        part["sittings"].append(sitting | {"rounds": len(taken)})
-        part["samples"] += taken
-        part["summary"] = summarise(name, part["samples"])
-        undisturbed = [sample for sample in part["samples"] if disturbance(sample) <= MOST_DISTURBED]
-        part["undisturbed"] = summarise(name, undisturbed)
+            for sample in measure(name, arguments.rounds, Path(folder)):
+                sitting["rounds"] += 1
+                part["samples"].append(sample)
+                undisturbed = [sample for sample in part["samples"] if disturbance(sample) <= MOST_DISTURBED]
+                part["summary"], part["undisturbed"] = summarise(name, part["samples"]), summarise(name, undisturbed)
+                if arguments.output:  # after each round, so that a sitting can be cut short
+                    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
         show(f"{name}, all {len(part['samples'])} rounds", part["summary"])
         show(f"{name}, {len(undisturbed)} of them undisturbed", part["undisturbed"])
-        if arguments.output:
-            arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

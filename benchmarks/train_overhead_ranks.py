@@ -6,6 +6,12 @@ moves: for a few steps, then the other for as many, and each goes first equally 
 `hvdkit.train.loop.run` with its reports, agreements and saves, or the hand-written loop. The clocks run from the moment
 that a side may go on until it has done the steps of its turn; set-up, warm-up, evaluation and the last save are
 outside.
+
+Two trainings of the very same kind are not equally fast in one process: it depends on where the allocator has put
+their memory and how often it asks the kernel for pages. So train_overhead.py makes it keep its memory, each pair of
+sides is measured in two worlds, set up in either order, and what can be switched while a training runs (checkpoints)
+is compared within one training. A training that waits for the other's turn takes that time for its own and so agrees
+with the other ranks, and reports, about twice as often as it would alone: that counts against hvdkit.
 """
 
 import argparse
@@ -13,17 +19,18 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train_overhead_sides import Side, Switched, handwritten, hvdkit_train
+
 from hvdkit.runtime.engine import Engine
 from hvdkit.runtime.session import session
 
-BATCH = 16
 CHECKPOINT_EVERY = 20
 
 
@@ -46,164 +53,89 @@ class Plan:
 
 
 PLANS = {
-    "loop": Plan(turn=2, turns=10, warm_up=6),
-    # A turn begins two steps before a save, or between two of them; the first save, which allocates, is warm-up.
-    "checkpoints": Plan(turn=10, turns=2, warm_up=38),
-    "folder": Plan(turn=15, turns=4, warm_up=10),
+    "same": Plan(turn=2, turns=6, warm_up=6),
+    "loop": Plan(turn=2, turns=6, warm_up=6),
+    # A turn begins two steps before a save, so that it is written by the end; the first save, which allocates, is
+    # warm-up.
+    "checkpoints": Plan(turn=CHECKPOINT_EVERY, turns=2, warm_up=2 * CHECKPOINT_EVERY - 2),
+    "folder": Plan(turn=10, turns=2, warm_up=10),
 }
-
-
-class Side:
-    """A training that moves only when it is told to."""
-
-    def __init__(self, train: Callable[["Side"], None]) -> None:
-        self._train = train
-        self._until = 0
-        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)  # a rank whose other side failed can leave
-
-    def start(self, steps: int) -> None:
-        """Set up, and warm up for so many steps."""
-        self._until = steps
-        self._thread.start()
-        self._wait()
-
-    def advance(self, steps: int) -> tuple[float, float]:
-        """Take so many steps; their seconds, and the processor's seconds of this process."""
-        self._until += steps
-        wall, cpu = time.perf_counter(), time.process_time()
-        self._go.release()
-        self._wait()
-        return time.perf_counter() - wall, time.process_time() - cpu
-
-    def finish(self) -> None:
-        """Take the steps that are left."""
-        self._until = -1
-        self._go.release()
-        self._wait()
-
-    def after_step(self, step: int) -> None:
-        """The training calls this after each of its steps."""
-        if step == self._until:
-            self._paused.release()
-            self._go.acquire()
-
-    def _run(self) -> None:
-        try:
-            self._train(self)
-        except BaseException as error:
-            self._failure = error
-        self._paused.release()
-
-    def _wait(self) -> None:
-        self._paused.acquire()
-        if self._failure is not None:
-            raise self._failure
-
-
-def handwritten(steps: int) -> Side:
-    import handwritten_loop
-
-    from hvdkit.train.datasets import digits
-
-    def train(side: Side) -> None:
-        images, labels = digits.make(2000, seed=2)
-        handwritten_loop.train(images.unsqueeze(1), labels, batch=BATCH, side=64, steps=steps, after=side.after_step)
-
-    return Side(train)
-
-
-def hvdkit_train(engine: Engine, steps: int, **settings: Any) -> Side:
-    """The run of `hvdkit train`; its observer also pauses it."""
-    from hvdkit.runtime.stop import StopRequest
-    from hvdkit.train import loop
-    from hvdkit.train.observer import Observer
-    from hvdkit.train.saving import Saving
-    from hvdkit.train.settings import TrainSettings
-
-    class PausingObserver(Observer):
-        count = 0
-
-        def step(self, *arguments: Any) -> None:
-            super().step(*arguments)
-            self.count += 1
-            side.after_step(self.count)
-
-    common = {"model": "resnet18", "batch_size": BATCH, "learning_rate": 0.01, "lr_scaling": "none"}
-    # One epoch that is longer than the run, so that no evaluation falls into it.
-    common |= {"synthetic_images": images_needed(steps, engine.size), "max_steps": steps}
-    chosen = TrainSettings(**common | settings)
-
-    def train(side: Side) -> None:
-        observer = PausingObserver(chosen, engine, to_stderr=False)
-        saving = Saving(chosen, engine, observer.note)
-        try:
-            loop.run(chosen, engine, StopRequest(), observer, saving)
-        finally:
-            observer.close()
-            saving.close()
-
-    side = Side(train)
-    return side
-
-
-def images_needed(steps: int, size: int) -> int:
-    """So many that the training ends within its first epoch."""
-    return (steps + 2) * BATCH * size
+SYNTHETIC = {"data": "synthetic", "image_size": 64}
 
 
 def steps_needed(part: str, rounds: int) -> int:
-    """Steps of each side; the last one comes after the last turn."""
-    return PLANS[part].warm_up + rounds * PLANS[part].steps + 1
+    """Steps of each training; the last one comes after the last turn."""
+    trainings = 1 if part == "checkpoints" else 2
+    return PLANS[part].warm_up + rounds * PLANS[part].steps * 2 // trainings + 1
 
 
-def create_sides(part: str, engine: Engine, rounds: int, folder: Path, data: Path | None) -> dict[str, Side]:
-    """The first one is what the other is compared with."""
+def create_sides(
+    part: str, engine: Engine, rounds: int, folder: Path, data: Path | None
+) -> tuple[list[Side], dict[str, Side | Switched]]:
+    """The trainings, and the sides of the comparison; the first side is what the other is compared with."""
     steps = steps_needed(part, rounds)
 
     def training(name: str, **settings: Any) -> Side:
         return hvdkit_train(engine, steps, output=folder / name, **settings)
 
-    if part == "loop":
-        return {"hand-written": handwritten(steps), "hvdkit": training("a", data="synthetic", image_size=64)}
     if part == "checkpoints":
-        synthetic = {"data": "synthetic", "image_size": 64}
-        return {
-            "none": training("a", **synthetic),
-            f"every {CHECKPOINT_EVERY} steps": training("b", checkpoint_every=CHECKPOINT_EVERY, **synthetic),
+        only = training("a", checkpoint_every=CHECKPOINT_EVERY, **SYNTHETIC)
+        choices = {"none": None, f"every {CHECKPOINT_EVERY} steps": CHECKPOINT_EVERY}
+        return [only], {name: Switched(only, "checkpoint_every", every) for name, every in choices.items()}
+    if part == "same":
+        sides = {"hvdkit": training("a", **SYNTHETIC), "hvdkit again": training("b", **SYNTHETIC)}
+    elif part == "loop":
+        sides = {"hand-written": handwritten(steps), "hvdkit": training("a", **SYNTHETIC)}
+    else:
+        sides = {
+            "synthetic": training("a", data="synthetic", image_size=32),
+            "image folder": training("b", data="imagefolder", data_dir=data, image_size=32),
         }
-    return {
-        "synthetic": training("a", data="synthetic", image_size=32),
-        "image folder": training("b", data="imagefolder", data_dir=data, image_size=32),
-    }
+    return list(sides.values()), sides
 
 
-def compare(part: str, engine: Engine, rounds: int, order: random.Random, sides: dict[str, Side]) -> list[dict]:
-    """Rounds of turns: side → what this rank measured."""
-    plan = PLANS[part]
-    for side in sides.values():
-        side.start(plan.warm_up)
-    taken = []
-    for _ in range(rounds):
-        sums = {name: {"seconds": 0.0, "cpu_seconds": 0.0, "busy_seconds": 0.0, "late_writes": 0} for name in sides}
-        workers_before = worker_seconds()
-        pairs = [list(sides), list(reversed(sides))] * (plan.turns // 2)
-        order.shuffle(pairs)
-        for name in (name for pair in pairs for name in pair):
-            engine.barrier()  # so that no rank pays for the others' last turn
-            busy = busy_seconds()
-            seconds, cpu = sides[name].advance(plan.turn)
-            sums[name]["seconds"] += seconds
-            sums[name]["cpu_seconds"] += cpu
-            sums[name]["busy_seconds"] += busy_seconds() - busy
-            sums[name]["late_writes"] += wait_for_writer()
-        if part == "folder":  # the only side with workers, which read ahead also while the other side has its turn
-            sums["image folder"]["cpu_seconds"] += worker_seconds() - workers_before
-        taken.append(sums)
-    for side in sides.values():
-        side.finish()
+def compare(
+    part: str,
+    engine: Engine,
+    rounds: int,
+    order: random.Random,
+    trainings: list[Side],
+    sides: Mapping[str, Side | Switched],
+) -> list[dict]:
+    """Set the trainings up, one after the other; then rounds of turns: side → what this rank measured."""
+    for training in trainings:
+        training.start(PLANS[part].warm_up)
+    taken = [take_round(part, engine, order, sides) for _ in range(rounds)]
+    for training in trainings:
+        training.finish()
     return taken
+
+
+def take_round(part: str, engine: Engine, order: random.Random, sides: Mapping[str, Side | Switched]) -> dict:
+    plan = PLANS[part]
+    figures = ("steps", "seconds", "cpu_seconds", "busy_seconds", "page_faults", "late_writes")
+    sums: dict[str, dict[str, float]] = {name: dict.fromkeys(figures, 0) for name in sides}
+    workers_before = worker_seconds()
+    pairs = [list(sides), list(reversed(sides))] * (plan.turns // 2)
+    order.shuffle(pairs)
+    for name in (name for pair in pairs for name in pair):
+        engine.barrier()  # so that no rank pays for the others' last turn
+        busy, faults = busy_seconds(), page_faults()
+        seconds, cpu = sides[name].advance(plan.turn)
+        sums[name]["steps"] += plan.turn
+        sums[name]["seconds"] += seconds
+        sums[name]["cpu_seconds"] += cpu
+        sums[name]["busy_seconds"] += busy_seconds() - busy
+        sums[name]["page_faults"] += page_faults() - faults
+        sums[name]["late_writes"] += wait_for_writer()
+    if part == "folder":  # the only side with workers, which read ahead also while the other side has its turn
+        sums["image folder"]["cpu_seconds"] += worker_seconds() - workers_before
+    return sums
+
+
+def page_faults() -> int:
+    """Pages that the kernel had to give this process, for memory that its allocator had handed back before."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def busy_seconds() -> float:
@@ -245,6 +177,7 @@ def main() -> None:
     parser.add_argument("--part", choices=[*PLANS, "memory"], required=True)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of the order of turns; the same on every rank")
+    parser.add_argument("--last-first", action="store_true", help="set up the second side before the first one")
     parser.add_argument("--data", type=Path, help="folder of images")
     parser.add_argument("--folder", type=Path, help="what the trainings write into")
     parser.add_argument("--result", type=Path, required=True)
@@ -255,8 +188,10 @@ def main() -> None:
         remember_peak(arguments.result, arguments.words)
         return
     with session("horovod") as engine:
-        sides = create_sides(part, engine, rounds, arguments.folder, arguments.data)
-        own = compare(part, engine, rounds, random.Random(arguments.seed), sides)
+        trainings, sides = create_sides(part, engine, rounds, arguments.folder, arguments.data)
+        if arguments.last_first:
+            trainings.reverse()
+        own = compare(part, engine, rounds, random.Random(arguments.seed), trainings, sides)
         ranks = engine.gather(own)
         if engine.rank == 0:
             arguments.result.write_text(json.dumps(ranks))

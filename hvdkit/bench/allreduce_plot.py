@@ -10,13 +10,18 @@ from hvdkit.errors import InputError
 LINES = ("-", "--", ":", "-.")  # by number of ranks
 
 
+def check_name(file: Path) -> None:
+    """InputError for a format that is not drawn."""
+    if file.suffix.lower() not in (".svg", ".png", ".pdf"):
+        raise InputError(f"--plot {file}: the name must end in .svg, .png or .pdf.")
+
+
 def plot(measurement: Measurement, file: Path) -> None:
     """Write a picture; its format follows from the file's name."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    if file.suffix.lower() not in (".svg", ".png", ".pdf"):
-        raise InputError(f"--plot {file}: the name must end in .svg, .png or .pdf.")
+    check_name(file)
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
         time, bandwidth = figure.subplots(1, 2)

@@ -87,8 +87,9 @@ def with_torch(plan: dict[str, Any]) -> dict[str, Any]:
     """torch.distributed, over NCCL where there is a GPU for each rank."""
     import torch.distributed as distributed
 
-    rank, size, local_rank = (int(os.environ[f"HOROVOD_{name}"]) for name in ("RANK", "SIZE", "LOCAL_RANK"))
-    on_gpu = torch.cuda.is_available() and local_rank < torch.cuda.device_count()
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    rank, size, local_rank, local_size = (int(os.environ[f"HOROVOD_{name}"]) for name in names)
+    on_gpu = has_gpus_for(local_size)
     if on_gpu:
         torch.cuda.set_device(local_rank)
     backend = "nccl" if on_gpu else "gloo"
@@ -108,6 +109,12 @@ def with_torch(plan: dict[str, Any]) -> dict[str, Any]:
     report = measure_all(library, plan)
     distributed.destroy_process_group()
     return report
+
+
+def has_gpus_for(local_size: int) -> bool:
+    """Whether each rank of this host has a GPU. All of them answer alike: a world has one library, and ranks that chose
+    another one would wait for each other."""
+    return torch.cuda.is_available() and local_size <= torch.cuda.device_count()
 
 
 def measure_all(library: Library, plan: dict[str, Any]) -> dict[str, Any]:

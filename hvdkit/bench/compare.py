@@ -10,6 +10,7 @@ All points together may err with probability LEVEL (Holm's correction): identica
 
 import itertools
 import math
+import shlex
 import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,10 +32,18 @@ from hvdkit.errors import InputError
 
 FASTER, SLOWER, SAME = "faster", "slower", "no difference"
 
-# Flags that change what is measured: results that differ in one of them answer different questions.
 NOTABLE = 0.1  # the slowdown for which the needed number of runs is told
 _NINE_IN_TEN = 1.28  # standard errors by which a difference must be beyond the significant one to be found so often
+# Flags that change what is measured: results that differ in one of them answer different questions.
 MUST_AGREE = ("slots", "mode", "model", "batch_size", "threads")
+# Flags that may be what is compared, or a mistake: the reader is told.
+SHOULD_BE_KNOWN = {
+    "steps": "number of --steps",
+    "warmup_steps": "number of --warmup-steps",
+    "env": "environment by --env",
+    "job": "description of the jobs",
+    "train_args": "set of flags for hvdkit train",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +208,10 @@ def _notes(a: Results, b: Results) -> list[str]:
     notes = []
     if a.settings.backend != b.settings.backend:
         notes.append(f"another backend: {a.settings.backend} for A, {b.settings.backend} for B")
+    for field, words in SHOULD_BE_KNOWN.items():
+        first, second = (getattr(side.settings, field) for side in (a, b))
+        if first != second:
+            notes.append(f"another {words}: {_text(first)} for A, {_text(second)} for B")
     on_a_cluster = "local" not in (a.settings.backend, b.settings.backend)
     for fact in () if on_a_cluster else ("processor", "cores"):  # of the desk that such a sweep was started from
         if a.environment.get(fact) != b.environment.get(fact):
@@ -209,6 +222,10 @@ def _notes(a: Results, b: Results) -> list[str]:
             notes.append(f"another {package}: {version} for A, {of_b.get(package)} for B")
     notes += _machine_notes(a, b)
     return notes
+
+
+def _text(value: int | tuple[str, ...]) -> str:
+    return str(value) if isinstance(value, int) else shlex.join(value) or "none"
 
 
 def _versions(results: Results) -> dict[str, str]:

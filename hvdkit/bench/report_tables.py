@@ -120,13 +120,17 @@ def verdict_section(results: Results, *, several: bool) -> str:
 def comparison_table(comparison: Comparison) -> str:
     """Each point that both have."""
     rows = [
-        [str(found.point), found.answer, percent(found.ratio), f"{found.p:.3f}", f"{found.smallest_difference:.0%}"]
+        [str(found.point), found.answer, percent(found.ratio), f"{found.p:.3f}", _seen(found.smallest_difference)]
         for found in comparison.points
     ]
     headings = ["point", "answer", "throughput of A", "p", "difference that would have been seen"]
     notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
     made = table(headings, rows, words=2, caption="B against A, permutation test over runs")
     return made + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def _seen(difference: float | None) -> str:
+    return "none" if difference is None else f"{difference:.0%}"  # so few runs can show none at so many points
 
 
 def failures_list(results: Results) -> str:

@@ -1,19 +1,19 @@
 """Runs one point once and brings back its log: what every backend promises, and the one of this machine."""
 
-import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from hvdkit.bench.points import IDEAL, Point, SweepSettings
 from hvdkit.bench.train_words import train_words
+from hvdkit.config.environment import without_settings
 from hvdkit.errors import EXIT_INTERRUPTED, EnvironmentProblem, HvdkitError
 from hvdkit.runtime.processes import die_with_parent
 
@@ -64,11 +64,13 @@ class LocalRunner:
         return shlex.join(local_command(spec.settings, spec.point, "FOLDER")) + "\n"
 
     def run_point(self, spec: RunSpec) -> list[str]:
-        with _barrier() as barrier:
-            words = local_command(spec.settings, spec.point, barrier)
+        with tempfile.TemporaryDirectory(prefix="hvdkit-bench-") as folder:
+            barrier, state = Path(folder, "barrier"), Path(folder, "state")
+            barrier.mkdir()
+            words = local_command(spec.settings, spec.point, str(barrier))
             spec.log.parent.mkdir(parents=True, exist_ok=True)
             with spec.log.open("wb") as log:
-                code = _run(words, log, spec.timeout)
+                code = _run(words, local_environment(os.environ, state), log, spec.timeout)
         lines = spec.log.read_text(errors="replace").splitlines()
         if code:
             raise HvdkitError(why(code, lines, spec))
@@ -76,34 +78,37 @@ class LocalRunner:
 
 
 def local_command(settings: SweepSettings, point: Point, barrier: str) -> list[str]:
-    """The whole command line of a run on this machine."""
-    launch = [sys.executable, "-m", "hvdkit", "launch", "--backend", "local", "--threads", str(settings.threads)]
+    """The whole command line of a run on this machine; no hvdkit.yaml adds to it."""
+    launch = [sys.executable, "-m", "hvdkit", "launch", "--config", os.devnull, "--backend", "local"]
+    launch += ["--threads", str(settings.threads)]
     launch += [word for variable in settings.env for word in ("--env", variable)]
     words = train_words(settings, point)
     if point.engine == IDEAL:
         # Without mpirun, which would be one more process that does nothing for them.
-        launch += ["--controller", "gloo", "--workers", str(point.ranks), "--"]
+        launch += ["--controller", "gloo", "--workers", str(point.ranks), "--slots", "1", "--"]
         alone = ["--barrier", barrier, "--count", str(point.ranks)]
         return [*launch, "python", "-m", "hvdkit.bench.independent", *alone, *words]
     if point.engine == "ddp":
         # One "rank", torchrun, that starts the real ones; it is ended with all that it started.
-        launch += ["--controller", "gloo", "--workers", "1", "--env", f"HVDKIT_WORLD_SIZE={point.ranks}", "--"]
+        launch += ["--controller", "gloo", "--workers", "1", "--slots", "1"]
+        launch += ["--env", f"HVDKIT_WORLD_SIZE={point.ranks}", "--"]
         torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(point.ranks)]
         return [*launch, *torchrun, "-m", "hvdkit.train", "--engine", "ddp", *words]
     launch += ["--workers", str(point.workers), "--slots", str(point.slots), "--"]
     return [*launch, "python", "-m", "hvdkit.train", "--engine", "horovod", *words]
 
 
-@contextlib.contextmanager
-def _barrier() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="hvdkit-bench-") as folder:
-        yield folder
+def local_environment(environment: Mapping[str, str], state: Path) -> dict[str, str]:
+    """The environment of such a run: no settings of the user's jobs, which no result would tell of; and its record, one
+    of hundreds in a sweep, pushes none of the user's own out of the last ones that are kept."""
+    return without_settings(environment) | {"XDG_STATE_HOME": str(state)}
 
 
-def _run(words: list[str], log, timeout: float) -> int:
+def _run(words: list[str], environment: dict[str, str], log: BinaryIO, timeout: float) -> int:
     """The exit code; after the timeout the launch is ended, and so it is when we are interrupted."""
     process = subprocess.Popen(
         words,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

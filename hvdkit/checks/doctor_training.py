@@ -13,6 +13,7 @@ import sys
 
 from hvdkit.checks.doctor_finding import FAILURE, OK, WARNING, Finding, ask, how_it_ended, last_line
 from hvdkit.errors import EnvironmentProblem
+from hvdkit.runtime import amx
 
 IMPORT_SECONDS = 180  # a cold import of torch from a slow disk takes a minute
 _MARK = "hvdkit-doctor "
@@ -41,7 +42,11 @@ def check_torch() -> Finding:
             "torch", FAILURE, f"installed, but does not load: {problem}", "pip install --force-reinstall torch"
         )
     build = f"built for CUDA {facts['cuda']}" if facts["cuda"] else "built without CUDA"
-    return Finding("torch", OK, f"{facts['version']}, {build}")
+    text = f"{facts['version']}, {build}"
+    if amx.is_broken():
+        text += "; bfloat16 on the CPU crashes: the processor claims AMX and cannot run it (`hvdkit train` avoids it)"
+        return Finding("torch", WARNING, text, f"export {amx.LIMIT}=AVX512_CORE_BF16 for programs of your own")
+    return Finding("torch", OK, text)
 
 
 def check_gpus() -> Finding:

@@ -1,5 +1,6 @@
 """`hvdkit bench allreduce`: how fast ranks of this machine add up tensors, by library and size."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,20 +50,36 @@ def command(
     ranks = [_whole("--workers", word) for word in _words(workers)]
     lengths = [size_of(word) for word in _words(sizes)] if sizes else list(allreduce.SIZES)
     allreduce.check_request(ranks, _words(controllers), lengths)
+    check_files(output, plot)
     result = allreduce.measure(
         ranks, _words(controllers), lengths, batches=batches, say=lambda text: click.echo(text, err=True)
     )
+    click.echo(result.to_json() if as_json else describe(result))  # first: a disk that is full by now loses nothing
     if output:
         try:
             output.write_text(result.to_json() + "\n")
         except OSError as error:
             raise InputError(f"--output {output} cannot be written: {error.strerror}.") from None
-    click.echo(result.to_json() if as_json else describe(result))
     if plot:
         from hvdkit.bench import allreduce_plot
 
         allreduce_plot.plot(result, plot)
     return int(bool(result.wrong))
+
+
+def check_files(output: Path | None, plot: Path | None) -> None:
+    """A typo or a missing matplotlib is said now, and not after minutes of measuring."""
+    for flag, file in (("--output", output), ("--plot", plot)):
+        if file is None:
+            continue
+        if not file.parent.is_dir():
+            raise InputError(f"{flag} {file} cannot be written: there is no folder {file.parent}.")
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise InputError(f"{flag} {file} cannot be written: Permission denied.")
+    if plot is not None:
+        from hvdkit.bench import allreduce_plot
+
+        allreduce_plot.check_name(plot)
 
 
 def describe(result: "Measurement") -> str:

@@ -49,7 +49,11 @@ def _builder_options(function):
 @click.option("--target", type=click.Choice(("launcher", "worker")), help="Only this one; both by default.")
 @click.option("--tag", metavar="TAG", help="What stands after the colon; by default the version, and latest.")
 @click.option("--registry", metavar="PREFIX", help="What stands before the name, as registry.example.com/team.")
-@click.option("--base", metavar="IMAGE", help="A Debian or Ubuntu image to build on; debian:bookworm-slim by default.")
+@click.option(
+    "--base",
+    metavar="IMAGE",
+    help="A Debian or Ubuntu image with Python 3.11 or newer to build on; debian:bookworm-slim by default.",
+)
 @click.option("--monarch", is_flag=True, help="Add Monarch, for --backend monarch.")
 @_builder_options
 def build(
@@ -94,8 +98,8 @@ def build(
 def user(project: Path, image: str, base: str | None, **options) -> None:
     """Build an image of your own project: its requirements.txt and its files, in /workspace, where jobs start.
 
-    What .dockerignore names stays out; without one, .git, virtual environments and caches do. torch stays as it is:
-    Horovod was compiled for it.
+    What .dockerignore names stays out; without one, .git, virtual environments, caches and what looks like a secret
+    (.env, .netrc, kubeconfig, *.pem, SSH keys) do. torch stays as it is: Horovod was compiled for it.
     """
     from hvdkit.images.own import image_names
     from hvdkit.images.user import user_build

@@ -166,7 +166,8 @@ def job_flags_without(left_out: Collection[str]) -> Callable[[Callable], Callabl
     """The same for a command that decides some of them itself."""
 
     def decorate(function: Callable) -> Callable:
-        function = click.option("--config", metavar="FILE", help="Settings.  [default: hvdkit.yaml here]")(function)
+        text = "Settings; /dev/null for none.  [default: hvdkit.yaml here]"
+        function = click.option("--config", metavar="FILE", help=text)(function)
         function = click.option("--profile", metavar="NAME", help="Profile of hvdkit.yaml to use.")(function)
         for flag in reversed(FLAGS):
             if flag.option not in left_out:

@@ -50,7 +50,7 @@ SIGTERM asks the ranks to stop in good order.
 @click.option("--debug-rank", type=int, help="This terminal is for this rank: pdb at breakpoint() or an exception.")
 @click.option("--start-timeout", type=SECONDS, help="Seconds until every rank must have started.  [default: 120]")
 @cluster_flags
-@click.option("--dry-run", is_flag=True, help="Print the exact command or manifest, and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the command or manifest; no cluster is asked, and nothing is run.")
 @click.option("--explain", is_flag=True, help="Say for each setting why it is so, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The plan or outcome as JSON; what ranks print goes to stderr.")
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND …]")

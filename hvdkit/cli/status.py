@@ -33,7 +33,7 @@ def command(job: str | None, watch: bool, as_json: bool, context: str | None, na
 
     Exit code 0 whatever the job does; 'hvdkit wait' has the job's own.
     """
-    found = find(job or newest(context, namespace), context, namespace)
+    found = find(job, context, namespace) if job else newest(context, namespace)
     if isinstance(found, OnCluster):
         of_cluster(found, watch=watch, as_json=as_json)
     else:

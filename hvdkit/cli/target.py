@@ -75,19 +75,20 @@ def configured_namespace() -> str | None:
     return setting.value if setting else None
 
 
-def newest(context: str | None, namespace: str | None) -> str:
-    """The name of the job that was started last."""
+def newest(context: str | None, namespace: str | None) -> "LocalRun | OnCluster":
+    """The run or job that was started last; not its name, which may be that of an older one elsewhere, too."""
     from hvdkit.cluster.connection import configured
     from hvdkit.local.record import all_runs
 
-    known: list[tuple[str, str]] = []
+    known: list[tuple[str, LocalRun | OnCluster]] = []
     if context is None and namespace is None:
-        known += [(run.started, run.name) for run in all_runs()]
+        known += [(run.started, run) for run in all_runs()]
     if configured():
         from hvdkit.cluster.job import all_jobs
 
-        jobs = all_jobs(open_cluster(context, namespace))
-        known += [(job.main["metadata"].get("creationTimestamp") or "", job.name) for job, _ in jobs]
+        cluster = open_cluster(context, namespace)
+        for job, _ in all_jobs(cluster):
+            known.append((job.main["metadata"].get("creationTimestamp") or "", OnCluster(cluster=cluster, job=job)))
     if not known:
         raise EnvironmentProblem("there is no job; `hvdkit launch` starts one.")
-    return max(known)[1]
+    return max(known, key=lambda one: one[0])[1]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hvdkit.cli.target import find, newest, open_cluster, place_flags
+from hvdkit.cli.target import OnCluster, find, newest, open_cluster, place_flags
 from hvdkit.errors import InputError
 
 if TYPE_CHECKING:
+    from hvdkit.cluster.api import Cluster
     from hvdkit.cluster.why_facts import Answer
     from hvdkit.local.record import LocalRun
 
@@ -27,8 +28,11 @@ Examples:
 @place_flags
 def command(job: str | None, as_json: bool, context: str | None, namespace: str | None) -> int:
     """Say why a JOB failed or does not start: conditions, pods, events and the first failing rank in one answer."""
-    name = job or newest(context, namespace)
-    answer = answer_for(name, context, namespace)
+    if job:
+        name, answer = job, answer_for(job, context, namespace)
+    else:
+        found = newest(context, namespace)
+        name, answer = found.job.name if isinstance(found, OnCluster) else found.name, answer_of(found)
     if as_json:
         click.echo(json.dumps({"version": 1, "name": name, **asdict(answer)}, indent=2))
         return 0
@@ -49,15 +53,21 @@ def answer_for(name: str, context: str | None, namespace: str | None) -> "Answer
 
         if not configured():
             raise
-        found = None
-    from hvdkit.local.record import LocalRun
+        return of_job(open_cluster(context, namespace), name)
+    return answer_of(found)
 
-    if isinstance(found, LocalRun):
-        return of_run(found)
+
+def answer_of(found: "LocalRun | OnCluster") -> "Answer":
+    """The answer for what was found."""
+    return of_job(found.cluster, found.job.name) if isinstance(found, OnCluster) else of_run(found)
+
+
+def of_job(cluster: "Cluster", name: str) -> "Answer":
+    """The answer for a job on a cluster."""
     from hvdkit.cluster.gather import facts_of
     from hvdkit.cluster.why import explain
 
-    return explain(facts_of(found.cluster if found else open_cluster(context, namespace), name))
+    return explain(facts_of(cluster, name))
 
 
 def of_run(run: "LocalRun") -> "Answer":

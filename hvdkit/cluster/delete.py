@@ -4,11 +4,11 @@ import time
 
 from hvdkit.cluster.api import ApiError, Cluster
 from hvdkit.cluster.job import OURS, Job
-from hvdkit.cluster.kinds import CLAIM, MADE, POD, VOLUME, Kind, name_of
+from hvdkit.cluster.kinds import MADE, POD, SHARED, Kind, name_of
 from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.jobs.metadata import JOB_LABEL
 
-_PARTS = tuple(kind for kind in MADE if kind not in (VOLUME, CLAIM))  # those belong to no job
+_PARTS = tuple(kind for kind in MADE if kind not in SHARED)
 
 
 def delete(cluster: Cluster, job: Job) -> None:

@@ -2,9 +2,11 @@
 
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 from hvdkit.cluster.api import ApiError, Cluster
@@ -92,8 +94,9 @@ class Follower:
         self._said = ""
         self._said_cut = False
         self._complained = False
+        self._said_unsaved = False
         if save_logs is not None:
-            _make_folder(save_logs)
+            check_folder(save_logs)
 
     @property
     def logs(self) -> list[LogFollower]:
@@ -151,7 +154,7 @@ class Follower:
         return [(pod, _mark(pod, number) if several else b"") for number, pod in enumerate(pods[:MOST_LOGS])]
 
     def _taker(self, pod: str, mark: bytes | None) -> Callable[[bytes], None]:
-        file = (self.save_logs / f"{pod}.log").open("ab", buffering=0) if self.save_logs is not None else None
+        file = self._open(self.save_logs / f"{pod}.log") if self.save_logs is not None else None
 
         def take(line: bytes) -> None:
             nonlocal file
@@ -160,17 +163,31 @@ class Follower:
             if file is not None:
                 try:
                     file.write(line + b"\n")
-                except OSError as error:  # a full disk must not end what we follow
-                    say(f"--save-logs: {file.name} is not written any more: {error.strerror}.")
+                except OSError as error:
+                    self._say_unsaved(error, Path(file.name))
                     file = None
 
         return take
 
+    def _open(self, path: Path) -> FileIO | None:
+        try:
+            return path.open("ab", buffering=0)
+        except OSError as error:
+            self._say_unsaved(error, path)
+            return None
+
+    def _say_unsaved(self, error: OSError, path: Path) -> None:
+        """A full disk must not end what we follow; nor is it said again for each of a hundred pods."""
+        if not self._said_unsaved:
+            self._said_unsaved = True
+            say(f"--save-logs: {path} is not written: {error.strerror}; the logs there will not be complete.")
+
     def _last_words(self) -> None:
+        end = time.monotonic() + SECONDS_FOR_LAST_WORDS  # for all of them: they come to their ends at the same time
         for log in self._logs.values():
             log.hurry()
         for log in self._logs.values():
-            if not log.join(SECONDS_FOR_LAST_WORDS):
+            if not log.join(max(0.0, end - time.monotonic())):
                 log.stop()
                 say(f"the log of pod {log.pod} did not come to its end; `hvdkit logs {self.job.name}` tries again.")
             elif log.error is not None:
@@ -205,10 +222,13 @@ def exit_code_of(found: JobState) -> int:
     return found.exit_code or EXIT_FAILED
 
 
-def _make_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
+    """Make the folder of --save-logs; an error where files cannot be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"hvdkit")
     except FileExistsError:
         raise InputError(f"--save-logs: {folder} is a file; name a folder.") from None
     except OSError as error:
-        raise EnvironmentProblem(f"--save-logs: {folder} cannot be made: {error.strerror}.") from None
+        raise EnvironmentProblem(f"--save-logs: {folder} cannot be written: {error.strerror}.") from None

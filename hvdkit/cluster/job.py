@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 from hvdkit.cluster.api import Cluster
 from hvdkit.cluster.kinds import JOB, JOB_KINDS, MESH, POD, Kind, Object, kind_of, labels_of, name_of
+from hvdkit.cluster.ownership import own
 from hvdkit.errors import InputError
 from hvdkit.jobs import MODULES
 from hvdkit.jobs.metadata import BACKEND_LABEL, JOB_LABEL, MANAGED_BY
 from hvdkit.jobs.state import JobState
 
 OURS = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+
+
+class NoSuchJob(InputError):
+    """There is no object of this name at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +49,10 @@ class Job:
 
     @property
     def sources(self) -> list[tuple[Kind, str | None, str | None]]:
-        """What tells its state: kind, label selector and field selector of each list."""
+        """What tells its state: kind, label selector and field selector of each list, the job's own object first.
+
+        By name only; which of these objects belong to this job and not to one before it, `own` says.
+        """
         found: list[tuple[Kind, str | None, str | None]] = [
             (self.kind, None, f"metadata.name={self.name}"),
             (POD, self.pods, None),
@@ -70,7 +78,7 @@ def is_ours(one: Object) -> bool:
 
 
 def find_job(cluster: Cluster, name: str) -> Job:
-    """The job of this name; InputError where there is none, or it is not hvdkit's."""
+    """The job of this name; NoSuchJob where there is none, InputError where it is not hvdkit's."""
     with ThreadPoolExecutor(len(JOB_KINDS)) as pool:
         answers = list(pool.map(lambda kind: cluster.get(kind, name), JOB_KINDS))
     found = [
@@ -86,7 +94,7 @@ def find_job(cluster: Cluster, name: str) -> Job:
         raise InputError(
             f"the {found[0]['kind']} '{name}' {where} was not made by hvdkit; use kubectl, or choose another name."
         )
-    raise InputError(f"there is no job '{name}' {where}; 'hvdkit list' shows those that there are.")
+    raise NoSuchJob(f"there is no job '{name}' {where}; 'hvdkit list' shows those that there are.")
 
 
 def all_jobs(cluster: Cluster) -> list[tuple[Job, JobState]]:
@@ -101,11 +109,13 @@ def all_jobs(cluster: Cluster) -> list[tuple[Job, JobState]]:
         for key in (JOB_LABEL, "batch.kubernetes.io/job-name"):
             if key in labels_of(pod):
                 pods.setdefault(f"{key}={labels_of(pod)[key]}", []).append(pod)
-    return [(job, read_state(job.backend, [job.main, *pods.get(job.pods, [])])) for job in jobs]
+    return [(job, read_state(job.backend, [job.main, *own(job.main, pods.get(job.pods, []))])) for job in jobs]
 
 
 def gather(cluster: Cluster, job: Job) -> list[Object]:
     """The job's object, its pods and what a controller made for it, as they are now."""
     with ThreadPoolExecutor(len(job.sources)) as pool:
         parts = pool.map(lambda source: cluster.items(source[0], labels=source[1], fields=source[2]), job.sources)
-        return [one for part in parts for one in part]
+        mains, *others = parts
+    main = mains[0] if mains else job.main
+    return [*mains, *own(main, [one for part in others for one in part])]

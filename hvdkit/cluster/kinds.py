@@ -61,6 +61,9 @@ _BY_NAME = {(kind.api_version, kind.kind): kind for kind in MADE}
 # Groups that every cluster serves.
 BUILT_IN = frozenset({"", "batch", "networking.k8s.io", "rbac.authorization.k8s.io"})
 
+# Of an NFS folder: the same for every job, so that they belong to none and stay.
+SHARED = (VOLUME, CLAIM)
+
 # The object that is the job: everything else made for it belongs to this one and goes with it.
 JOB_KINDS = (MPIJOB, JOB, PYTORCHJOB)
 MAIN = {"mpijob": MPIJOB, "indexed-job": JOB, "job": JOB, "pytorchjob": PYTORCHJOB, "monarch": JOB}

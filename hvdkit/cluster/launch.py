@@ -7,9 +7,10 @@ from pathlib import Path
 
 from hvdkit.cluster.api import Cluster
 from hvdkit.cluster.delete import delete
-from hvdkit.cluster.follow import Follower, Printer, exit_code_of, say
+from hvdkit.cluster.follow import Follower, Printer, check_folder, exit_code_of, say
 from hvdkit.cluster.gather import facts_of
 from hvdkit.cluster.job import Job
+from hvdkit.cluster.live import JobGone
 from hvdkit.cluster.preflight import preflight
 from hvdkit.cluster.submit import submit
 from hvdkit.cluster.why import explain
@@ -45,6 +46,8 @@ def launch_on_cluster(cluster: Cluster, spec: JobSpec, options: LaunchOptions, r
     """Run the spec on the cluster; `reason` says for the first line why this backend."""
     if options.detach and options.save_logs:
         raise InputError("--save-logs: nobody is there to save them with --detach; use `hvdkit wait --save-logs DIR`.")
+    if options.save_logs:
+        check_folder(options.save_logs)
     ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''} on {spec.workers} "
     ranks += "pods" if spec.workers > 1 else "pod"
     where = f"namespace {cluster.namespace} of context {cluster.context}"
@@ -63,12 +66,21 @@ def launch_on_cluster(cluster: Cluster, spec: JobSpec, options: LaunchOptions, r
 
 def follow(cluster: Cluster, job: Job, options: LaunchOptions) -> int:
     """See a job through to its end."""
-    follower = Follower(cluster, job, printer=None if options.as_json else Printer(), save_logs=options.save_logs)
+    follower: Follower | None = None
     try:
+        printer = None if options.as_json else Printer()
+        follower = Follower(cluster, job, printer=printer, save_logs=options.save_logs)
         found = follower.to_end()
     except KeyboardInterrupt:
-        follower.stop()
+        if follower is not None:
+            follower.stop()
         return _interrupted(cluster, job, options)
+    except JobGone:
+        raise
+    except HvdkitError:
+        # What failed is that we look on; whoever reads only the error would launch a second one.
+        say(_goes_on(job))
+        raise
     assert found is not None  # without a timeout it waits
     code = exit_code_of(found)
     answer = _why(cluster, job) if found.phase == FAILED else None
@@ -118,8 +130,12 @@ def _interrupted(cluster: Cluster, job: Job, options: LaunchOptions) -> int:
         delete(cluster, job)
         say(f"{job.name} is being deleted.")
     else:
-        say(f"{job.name} goes on; `hvdkit logs -f {job.name}` follows it, `hvdkit delete {job.name}` ends it.")
+        say(_goes_on(job))
     return EXIT_INTERRUPTED
+
+
+def _goes_on(job: Job) -> str:
+    return f"{job.name} goes on; `hvdkit logs -f {job.name}` follows it, `hvdkit delete {job.name}` ends it."
 
 
 def _ask(job: Job) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hvdkit.cluster.api import ApiError, Cluster
 from hvdkit.cluster.job import Job, read_state
 from hvdkit.cluster.kinds import Kind, Object
+from hvdkit.cluster.ownership import own
 from hvdkit.cluster.watch import Change, Deleted, Everything, Watch
 from hvdkit.errors import HvdkitError
 from hvdkit.jobs.state import JobState
@@ -66,10 +67,9 @@ class LiveJob:
                     pass
 
     def _moment(self) -> Moment:
-        objects = [one for kind in self._objects.values() for one in kind.values()]
         mains = self._objects[self.job.kind]
-        if self.job.uid not in mains:
-            objects = [self._main, *(one for one in objects if one.get("kind") == "Pod")]
+        others = [one for kind, there in self._objects.items() if kind != self.job.kind for one in there.values()]
+        objects = [self._main, *own(self._main, others)]
         moment = Moment(read_state(self.job.backend, objects), objects)
         # A job that is removed as soon as it has ended (ttl) may be gone before we saw the end; its last words count.
         if self.job.uid not in mains and not moment.state.finished:

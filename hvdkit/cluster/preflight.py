@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from hvdkit.cluster.api import ApiError, Cluster
 from hvdkit.cluster.capacity import never_fits, over_quota, pod_groups, unnamed_amount
+from hvdkit.cluster.job import Job
 from hvdkit.cluster.kinds import (
     ACCESS_REVIEW,
     BUILT_IN,
@@ -15,8 +16,8 @@ from hvdkit.cluster.kinds import (
     MPIJOB,
     NAMESPACE,
     NODE,
-    POD,
     QUOTA,
+    SHARED,
     VOLUME,
     Kind,
     Object,
@@ -69,7 +70,7 @@ def preflight(cluster: Cluster, spec: JobSpec, *, check_capacity: bool = True) -
     kinds = list(dict.fromkeys(map(kind_of, objects)))
     with ThreadPoolExecutor(16) as pool:
         served = pool.map(lambda kind: kind.group in BUILT_IN or serves(cluster, kind), kinds)
-        rights = [(kind, "create") for kind in kinds] + [(MAIN[spec.backend], "watch"), (POD, "watch")]
+        rights = _rights(spec, objects)
         allowed = pool.map(lambda right: may(cluster, *right), rights)
         quotas = pool.submit(_readable, cluster, QUOTA)
         nodes = pool.submit(_readable, cluster, NODE)
@@ -84,6 +85,19 @@ def preflight(cluster: Cluster, spec: JobSpec, *, check_capacity: bool = True) -
                 raise _no_right(cluster, kind, verb)
         _check_room(cluster, spec, objects, quotas.result(), nodes.result(), notes, strict=check_capacity)
     return Ready(spec, objects, notes)
+
+
+def _rights(spec: JobSpec, objects: list[Object]) -> list[tuple[Kind, str]]:
+    """What a launch asks the cluster for: to make its objects, hand them over to the job, and look on."""
+    kinds = list(dict.fromkeys(map(kind_of, objects)))
+    main = next(made for made in objects if kind_of(made) is MAIN[spec.backend])
+    handed = [kind for kind in kinds if kind is not MAIN[spec.backend] and kind not in SHARED]
+    watched = [kind for kind, _, _ in Job(main=main).sources]
+    return [
+        *((kind, "create") for kind in kinds),
+        *((kind, "patch") for kind in handed),
+        *((kind, verb) for kind in watched for verb in ("list", "watch")),
+    ]
 
 
 def serves(cluster: Cluster, kind: Kind) -> bool:

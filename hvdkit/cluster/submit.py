@@ -2,18 +2,18 @@
 
 from hvdkit.cluster.api import ApiError, Cluster
 from hvdkit.cluster.job import Job, find_job, is_ours
-from hvdkit.cluster.kinds import CLAIM, MAIN, VOLUME, Object, kind_of, name_of
+from hvdkit.cluster.kinds import MAIN, ROLE_BINDING, SHARED, Object, kind_of, name_of
 from hvdkit.errors import EnvironmentProblem, HvdkitError, InputError
 from hvdkit.jobs.spec import JobSpec
 
-_SHARED = (VOLUME, CLAIM)  # of an NFS folder: the same for every job, and they stay
 SECONDS_TO_ASK_AGAIN = 30.0  # whether an object was made, when the answer was lost
 
 
 def submit(cluster: Cluster, spec: JobSpec, objects: list[Object]) -> Job:
     """Create the objects in their order; everything made for the job then belongs to it and goes with it."""
     for made in objects:
-        _send(cluster, spec, made, dry_run=True)
+        if kind_of(made) is not ROLE_BINDING:  # whether we may give what its Role has, is asked of a Role that exists
+            _send(cluster, spec, made, dry_run=True)
     created: list[Object] = []
     main: Object | None = None
     try:
@@ -26,7 +26,7 @@ def submit(cluster: Cluster, spec: JobSpec, objects: list[Object]) -> Job:
                 main = answer
         assert main is not None  # every renderer makes one
         for one in created:
-            if one is not main and kind_of(one) not in _SHARED:
+            if one is not main and kind_of(one) not in SHARED:
                 cluster.patch(kind_of(one), name_of(one), {"metadata": {"ownerReferences": [_owner(main)]}})
     except BaseException:
         _take_back(cluster, created)
@@ -44,7 +44,7 @@ def _send(cluster: Cluster, spec: JobSpec, made: Object, *, dry_run: bool) -> Ob
             return _made_all_the_same(cluster, spec, made, error)
         if error.reason != "AlreadyExists":
             raise _explained(cluster, made, error) from None
-        if kind in _SHARED:
+        if kind in SHARED:
             return None
     raise _taken(cluster, spec, made)
 
@@ -113,7 +113,7 @@ def _owner(main: Object) -> Object:
 def _take_back(cluster: Cluster, created: list[Object]) -> None:
     """Half a job is worse than none; what cannot be deleted now, `hvdkit delete` will find by its label."""
     for one in reversed(created):
-        if kind_of(one) in _SHARED:
+        if kind_of(one) in SHARED:
             continue
         try:
             cluster.delete(kind_of(one), name_of(one), uid=one["metadata"]["uid"], patience=2.0)

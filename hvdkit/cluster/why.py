@@ -10,6 +10,8 @@ from dataclasses import replace
 from hvdkit.cluster import why_ends as ends
 from hvdkit.cluster import why_pods as pods
 from hvdkit.cluster.why_facts import Answer, Facts
+from hvdkit.cluster.why_gone import explain_gone
+from hvdkit.jobs.live import GONE
 from hvdkit.jobs.state import RUNNING, SUCCEEDED
 
 RULES: tuple[Callable[[Facts], Answer | None], ...] = (
@@ -36,6 +38,8 @@ def explain(facts: Facts) -> Answer:
     if facts.state.phase == SUCCEEDED:
         return Answer(cause=f"nothing is wrong: the job '{facts.name}' succeeded.")
     found = next((answer for answer in (rule(facts) for rule in RULES) if answer is not None), None)
+    if facts.state.reason == GONE:
+        return explain_gone(facts, found)
     if facts.state.phase == RUNNING:
         now = ends.otherwise(facts)
         return replace(now, evidence=[f"before: {found.cause}", *found.evidence]) if found else now

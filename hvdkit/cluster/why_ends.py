@@ -19,9 +19,16 @@ from hvdkit.cluster.why_facts import (
 )
 from hvdkit.cluster.why_pods import mount_of_gone_pods, scheduling_of_gone_pods
 from hvdkit.errors import EXIT_RESTART_ME
-from hvdkit.jobs.live import is_launcher, pods_of
+from hvdkit.jobs.live import find, is_launcher, pods_of
 from hvdkit.jobs.metadata import QUEUE_LABEL
-from hvdkit.jobs.state import FAILED, PENDING, RUNNING, SUSPENDED
+from hvdkit.jobs.state import FAILED, RUNNING, SUSPENDED
+
+# Who must look at what hvdkit made, and what needs nobody for the same.
+_OPERATORS = {
+    "MPIJob": ("mpi-operator", "--backend indexed-job"),
+    "PyTorchJob": ("training-operator", "--backend indexed-job --engine ddp"),
+    "MonarchMesh": ("the Monarch operator", "--backend indexed-job --engine ddp"),
+}
 
 
 def out_of_memory(facts: Facts) -> Answer | None:
@@ -121,19 +128,20 @@ def suspended(facts: Facts) -> Answer | None:
 
 
 def no_controller(facts: Facts) -> Answer | None:
-    """Nobody has done anything about the job."""
-    main = main_of(facts)
-    kind = main.get("kind")
-    if facts.state.phase != PENDING or pods_of(facts.objects) or (main.get("status") or {}).get("conditions"):
+    """Nobody has done anything about the job, or about the mesh whose pods its controller waits for."""
+    mesh = find(facts.objects, "MonarchMesh")
+    asked = mesh or main_of(facts)
+    kind = asked.get("kind") or ""
+    if facts.state.finished or kind not in _OPERATORS or (asked.get("status") or {}).get("conditions"):
         return None
-    operator = {"MPIJob": "mpi-operator", "PyTorchJob": "training-operator"}.get(kind or "")
-    if operator is None:
+    if any(mesh is None or not is_launcher(pod) for pod in pods_of(facts.objects)):
         return None
+    operator, otherwise = _OPERATORS[kind]
     return Answer(
         trouble="operator",
         cause=f"nobody has looked at the {kind} yet: {operator} does not seem to run in this cluster.",
-        evidence=[f"{kind} {facts.name} has no condition, and no pod was made"],
-        what_to_do=f"start {operator} (kubectl get pods -A shows whether it runs), or use --backend indexed-job.",
+        evidence=[f"{kind} {name_of(asked)} has no condition, and no pod was made for it"],
+        what_to_do=f"start {operator} (kubectl get pods -A shows whether it runs), or use {otherwise}.",
     )
 
 

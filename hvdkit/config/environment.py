@@ -44,6 +44,12 @@ def read_environment(environment: Mapping[str, str]) -> list[Setting]:
     return found
 
 
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a launch that is to obey its flags only; folders such as HVDKIT_DATA_DIR stay."""
+    settings = {*variables(), CONFIG_VARIABLE, PROFILE_VARIABLE}
+    return {name: value for name, value in environment.items() if name not in settings}
+
+
 def is_structured(path: Path) -> bool:
     """Whether the field is a list or a mapping, which its variable holds as YAML: [a, b] or {a: b}."""
     part: Any = JobSpec

@@ -1,5 +1,6 @@
 """Everything that was said about a job, from all the places where it can be said."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,14 +17,16 @@ def load_settings(
     config: str | None = None,
     profile: str | None = None,
 ) -> list[Setting]:
-    """Flags over environment over file. The file is --config, HVDKIT_CONFIG, or hvdkit.yaml in this folder."""
+    """Flags over environment over file. The file is --config, HVDKIT_CONFIG, or hvdkit.yaml in this folder; /dev/null
+    means none."""
     named = config or environment.get(CONFIG_VARIABLE)
     chosen = profile or environment.get(PROFILE_VARIABLE) or None
     file = Path(named or FILE_NAME)
     if named and not file.exists():
         raise InputError(f"{'--config' if config else CONFIG_VARIABLE}: there is no file {named}.")
-    if not file.exists() and chosen:
+    there = named != os.devnull and file.exists()
+    if not there and chosen:
         asked = f"--profile {chosen}" if profile else f"{PROFILE_VARIABLE}={chosen}"
         raise InputError(f"{asked}: profiles stand in {FILE_NAME}, and there is none in this folder.")
-    from_file = read_file(file, chosen) if file.exists() else []
+    from_file = read_file(file, chosen) if there else []
     return merge(from_file, read_environment(environment), flags)

@@ -74,6 +74,28 @@ CHANGES = (
         reason="a toolkit in /usr/local/cuda would turn a CPU build into half a CUDA build; --cuda decides",
     ),
     Change(
+        file="horovod/common/gloo/gloo_context.cc",
+        old="  device_attr.iface = gloo_iface_;\n"
+        "  device_attr.ai_family = AF_UNSPEC;\n"
+        "  auto dev = CreateDevice(device_attr);\n"
+        "\n"
+        "  global_ctx = global_context.ctx;\n",
+        new="  gloo_iface_ = global_context.gloo_iface_;\n"
+        "  device_attr.iface = gloo_iface_;\n"
+        "  device_attr.ai_family = AF_UNSPEC;\n"
+        "  auto dev = CreateDevice(device_attr);\n"
+        "\n"
+        "  global_ctx = global_context.ctx;\n",
+        reason="process sets, all ranks among them, left the chosen interface and looked the host's own name up",
+    ),
+    Change(
+        file="third_party/gloo/gloo/transport/tcp/device.cc",
+        old="  GLOO_ENFORCE_NE(rv, -1);\n  struct addrinfo* rp;\n",
+        new='  GLOO_ENFORCE(rv == 0, "the name ", attr.hostname, " does not resolve: ", gai_strerror(rv));\n'
+        "  struct addrinfo* rp;\n",
+        reason="where that name does not resolve, Gloo read an answer that was not there: SIGSEGV",
+    ),
+    Change(
         file="horovod/common/basics.py",
         old='because process_sets entry number {ps_idx} is a duplicate: {ps}")\n',
         new='because process_sets entry number {ps_idx} is a duplicate: {ps}")\n'

@@ -17,6 +17,7 @@ PROBES = {
     "podman": ("podman", "version"),
     "buildah": ("buildah", "version"),
 }
+CONTEXT_FLAG = "--build-context"  # which hands in the wheels; docker lacks it before 23, and without buildx
 SHOWN_LINES = 25
 # "[2/3] STEP 4/9: RUN …" of podman and buildah, "#12 [worker 3/8] RUN …" of docker
 _STEP = re.compile(r"^(?:\[\d+/\d+\] )?STEP (?P<a>\d+/\d+: .*)|^#\d+ \[(?P<b>[^\]]+\] .*)")
@@ -56,13 +57,18 @@ def _problem_with(name: str) -> str | None:
     if shutil.which(name) is None:
         return "not installed"
     try:
-        answer = subprocess.run(PROBES[name], capture_output=True, text=True, timeout=60, check=False)
+        answer = _ask(*PROBES[name])
+        if answer.returncode == 0:
+            helped = _ask(name, "build", "--help")
+            return None if CONTEXT_FLAG in helped.stdout else f"it is too old, its build has no {CONTEXT_FLAG}"
     except subprocess.TimeoutExpired:
         return "it does not answer"
-    if answer.returncode == 0:
-        return None
     said = (answer.stderr or answer.stdout).strip().splitlines()
     return said[-1].rstrip(".") if said else f"exit code {answer.returncode}"
+
+
+def _ask(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
 def build_command(builder: str, build: Build, further: tuple[str, ...] = ()) -> list[str]:

@@ -15,6 +15,8 @@ from hvdkit.jobs.state import FAILED, PENDING, STARTING, SUCCEEDED, JobState
 # A pod that left with one of these was asked to stop, or lost its world: the cause lies elsewhere.
 RESTARTED_EXIT_CODES = (EXIT_RESTART_ME, 128 + signal.SIGTERM)
 
+GONE = "NotFound"  # the reason of the state of a job whose own object is not there
+
 _KUBEFLOW_ROLE = "training.kubeflow.org/job-role"
 _NOT_YET = ("ContainerCreating", "PodInitializing")  # waiting as it should be
 
@@ -118,7 +120,7 @@ def on_the_way(pods: list[Object], phase: str, common: dict[str, Any]) -> JobSta
 def gone(objects: list[Object]) -> JobState:
     """The state of a job whose own object is not there."""
     reason = "the job's own object is gone" if objects else "nothing is known of the job"
-    return JobState(phase=PENDING, reason="NotFound", message=f"{reason}.")
+    return JobState(phase=PENDING, reason=GONE, message=f"{reason}.")
 
 
 def why_suspended(job: Object) -> str:

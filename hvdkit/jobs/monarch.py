@@ -48,7 +48,7 @@ def render(spec: JobSpec) -> list[Object]:
 def check(spec: JobSpec) -> None:
     """InputError for what this backend cannot do."""
     check_for_cluster(spec)
-    mesh = mesh_name(spec)
+    mesh = mesh_name(spec.name)
     if len(mesh) > _LONGEST_MESH:
         raise InputError(
             f"name: '{spec.name}' gives the mesh {mesh} with {len(mesh)} characters and backend monarch leaves "
@@ -71,10 +71,10 @@ def check(spec: JobSpec) -> None:
     )
 
 
-def mesh_name(spec: JobSpec) -> str:
-    """Monarch's names have no dashes; what tells `a-b` from `ab` then is a checksum."""
-    letters = spec.name.replace("-", "")
-    return letters if letters == spec.name else f"{letters}{zlib.crc32(spec.name.encode()):08x}"
+def mesh_name(job: str) -> str:
+    """The mesh of a job: Monarch's names have no dashes; what tells `a-b` from `ab` then is a checksum."""
+    letters = job.replace("-", "")
+    return letters if letters == job else f"{letters}{zlib.crc32(job.encode()):08x}"
 
 
 def state(objects: list[Object]) -> JobState:
@@ -85,8 +85,7 @@ def state(objects: list[Object]) -> JobState:
     pods = pods_of(objects)
     controllers = sorted(filter(is_launcher, pods), key=created)
     workers = [pod for pod in pods if not is_launcher(pod)]
-    mesh = find(objects, "MonarchMesh") or {}
-    counted = (mesh.get("spec") or {}).get("replicas") or len(workers)
+    counted = _hosts(job) or len(workers)  # as the controller was told: the mesh is gone in the end
     started = (job.get("status") or {}).get("startTime")
     common: dict[str, Any] = {"ready": sum(map(is_ready, workers)), "workers": counted, "started": started}
     if ended := job_end(job, controllers[-1:], common):
@@ -113,7 +112,7 @@ def _mesh(spec: JobSpec) -> Object:
     template = pod_template(spec, main, component=WORKER)
     del template["metadata"]["labels"]["app.kubernetes.io/name"]  # the operator's, by which Monarch finds the pods
     join_gang(spec, template)
-    meta = metadata(spec, "mesh", name=mesh_name(spec))
+    meta = metadata(spec, "mesh", name=mesh_name(spec.name))
     add_queue(spec, meta)  # the operator hands it on to the StatefulSet, which Kueue knows
     return {
         "apiVersion": f"{GROUP}/v1alpha1",
@@ -124,7 +123,7 @@ def _mesh(spec: JobSpec) -> Object:
 
 
 def _controller(spec: JobSpec) -> Object:
-    command = ["python", "-m", "hvdkit.runtime.monarch_controller", "--mesh", mesh_name(spec)]
+    command = ["python", "-m", "hvdkit.runtime.monarch_controller", "--mesh", mesh_name(spec.name)]
     command += ["--hosts", str(spec.workers), "--procs", str(spec.slots)]
     command += ["--wait-seconds", str(spec.run.start_timeout)]
     if spec.scheduling.queue or spec.scheduling.gang:
@@ -141,6 +140,13 @@ def _controller(spec: JobSpec) -> Object:
     job["metadata"]["labels"].pop(QUEUE_LABEL, None)
     job["spec"].pop("suspend", None)
     return job
+
+
+def _hosts(job: Object) -> int:
+    """How many pods the mesh of a live job has or had."""
+    pod = ((job.get("spec") or {}).get("template") or {}).get("spec") or {}
+    words = (pod.get("containers") or [{}])[0].get("command") or []
+    return int(words[words.index("--hosts") + 1]) if "--hosts" in words else 0
 
 
 def account(spec: JobSpec) -> str:
@@ -160,7 +166,7 @@ def _rights(spec: JobSpec) -> list[Object]:
             {
                 "apiGroups": [GROUP],
                 "resources": ["monarchmeshes"],
-                "resourceNames": [mesh_name(spec)],
+                "resourceNames": [mesh_name(spec.name)],
                 "verbs": ["get", "delete"],
             },
         ],

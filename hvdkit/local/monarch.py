@@ -15,7 +15,10 @@ from hvdkit.local.supervisor import Outcome, RunOptions, Supervisor
 def check_installed() -> None:
     """EnvironmentProblem without torchmonarch."""
     if importlib.util.find_spec("monarch") is None:
-        raise EnvironmentProblem("Monarch is not installed; run `pip install 'hvdkit[monarch]'`.")
+        raise EnvironmentProblem(
+            "Monarch is not installed here; run `pip install 'hvdkit[monarch]'`, or for pods "
+            "`hvdkit image build --monarch`."
+        )
 
 
 def plan_here(spec: JobSpec, machine: Machine) -> LocalPlan:

@@ -101,6 +101,7 @@ class Supervisor:
         self.paused: list[Rank] = []  # not read while the terminal does not keep up
         self.processes: list[subprocess.Popen] = []
         self.noise: deque[str] = deque(maxlen=40)  # what mpirun or ssh printed
+        self.unfinished: object = None  # whose last line of it goes on
         self.outcome: Outcome | None = None
         self.asked_to_stop = False
         self.start_by = time.monotonic() + options.start_timeout
@@ -289,7 +290,11 @@ class Supervisor:
     def _on_noise(self, stream) -> None:
         with contextlib.suppress(BlockingIOError):
             while data := os.read(stream.fileno(), 1 << 16):
-                self.noise.extend(data.decode(errors="replace").splitlines())
+                lines = data.decode(errors="replace").splitlines()
+                if self.unfinished is stream and self.noise:
+                    self.noise[-1] += lines.pop(0)  # Python writes a traceback in many small pieces
+                self.noise.extend(lines)
+                self.unfinished = None if data.endswith(b"\n") else stream
             self.selector.unregister(stream)
 
     def _on_signal(self, wakeup: socket.socket) -> None:

@@ -26,12 +26,13 @@ def main(arguments: list[str]) -> int:
     """Run the ranks on the mesh; returns the first failing rank's exit code."""
     options, command = parse(arguments)
     stop_when_asked()
-    check_installed()
     if options.local:
+        check_installed()
         return run_ranks(options, command)
     from hvdkit.runtime import monarch_pods
 
     try:
+        check_installed()
         seconds = math.inf if options.queued else options.wait_seconds
         monarch_pods.wait_for_pods(options.mesh, options.hosts, seconds)
         return run_ranks(options, command)

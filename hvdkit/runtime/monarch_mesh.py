@@ -8,12 +8,15 @@ The ranks talk to the controller over their own channel; this process only lives
 import argparse
 import os
 import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hvdkit.errors import InputError
 from hvdkit.runtime import channel
 
+SECONDS_BEFORE_ANOTHER_TRY = (1.0, 2.0, 5.0, 10.0)
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -25,8 +28,7 @@ def main(arguments: list[str]) -> int:
     local_size = options.hosts * options.procs if options.local else options.procs
     processes = _hosts(options).spawn_procs(per_host={"gpus": local_size})
     starters = processes.spawn("hvdkit", RankStarter)
-    # Everything else the ranks have from their own pods.
-    env = {name: value for name, value in os.environ.items() if name.startswith("HVDKIT_")}
+    env = for_ranks(os.environ)
     controller = env[channel.VARIABLE].split()[0].split(",")[0]
     first = starters.slice(**dict.fromkeys(starters.extent.labels, 0))
     master = first.meeting_place.call_one(controller).get()
@@ -34,6 +36,11 @@ def main(arguments: list[str]) -> int:
     print("".join(said.values()), end="", flush=True)
     processes.stop().get()
     return 0
+
+
+def for_ranks(environ: Mapping[str, str]) -> dict[str, str]:
+    """What ranks are told; everything else they have from their own pods, also on which node these are."""
+    return {name: value for name, value in environ.items() if name.startswith("HVDKIT_") and name != "HVDKIT_NODE"}
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -57,6 +64,18 @@ def namespace() -> str:
     return os.environ.get("HVDKIT_NAMESPACE") or _NAMESPACE.read_text().strip()
 
 
+def tried_again(attach: Callable[[], Any]) -> Any:
+    """What `attach` returns: Monarch gives up at the first error of the API server, also at one that passes."""
+    for pause in SECONDS_BEFORE_ANOTHER_TRY:
+        try:
+            return attach()
+        except Exception as error:  # of Monarch, the kubernetes client or what is below it
+            said = " ".join(str(error).split()) or type(error).__name__
+            print(f"hvdkit: Monarch did not get to the pods and tries again: {said}", file=sys.stderr, flush=True)
+            time.sleep(pause)
+    return attach()
+
+
 def _hosts(options: "argparse.Namespace") -> Any:
     """The mesh of hosts: this one, or the pods that the operator has made."""
     if options.local:
@@ -65,9 +84,12 @@ def _hosts(options: "argparse.Namespace") -> Any:
         return this_host()
     from monarch.job.kubernetes import KubernetesJob
 
-    job = KubernetesJob(namespace=namespace(), timeout=60)  # the controller has seen all pods ready
-    job.add_mesh(options.mesh, options.hosts)
-    return getattr(job.state(cached_path=None), options.mesh)
+    def attach() -> Any:
+        job = KubernetesJob(namespace=namespace(), timeout=60)  # the controller has seen all pods ready
+        job.add_mesh(options.mesh, options.hosts)
+        return getattr(job.state(cached_path=None), options.mesh)
+
+    return tried_again(attach)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from hvdkit.errors import EnvironmentProblem
+from hvdkit.local.monarch import check_installed
 from hvdkit.runtime.pod_names import addresses_of
 from hvdkit.runtime.pod_termination import explained
 from hvdkit.runtime.pod_worker import serve, start_child
@@ -18,6 +19,7 @@ _LOOP = "from monarch.actor import run_worker_loop_forever as run; run(address={
 
 def main() -> int:
     """Serve until asked to stop; then let the ranks save and leave."""
+    check_installed()
     return serve(start_server, what="Monarch's worker loop")
 
 

@@ -23,8 +23,6 @@ from hvdkit.train.schedule import learning_rate
 from hvdkit.train.settings import TrainSettings
 from hvdkit.train.state import TrainState
 
-EVALUATION_BATCH = 250  # larger than in training: there are no gradients to keep
-
 
 def run(
     settings: TrainSettings, engine: Engine, stop: StopRequest, observer: Observer, saving: Saving
@@ -254,15 +252,18 @@ def evaluate(state: TrainState, loader: Loader, data: datasets.DataSet) -> tuple
     # BatchNorm's averages differ by rank, and all ranks must judge by the same model: rank 0's, which is saved.
     engine.broadcast_tensors(model.named_buffers())
     model.eval()
-    correct = judged = 0
-    loss = 0.0
-    for images, labels in loader.evaluation(EVALUATION_BATCH):
-        labels = labels.to(engine.device)
+    judged = 0
+    # Added up on the device, so that a GPU need not wait for each batch.
+    correct = torch.zeros((), device=engine.device, dtype=torch.int64)
+    loss = torch.zeros((), device=engine.device, dtype=torch.float64)
+    # Batches as in training: where a step fits in memory, this does too.
+    for images, labels in loader.evaluation(state.settings.batch_size):
+        labels = labels.to(engine.device, non_blocking=True)
         with state.precision.autocast():
             output = model(to_input(images, data, state)).float()
-        correct += int((output.argmax(dim=1) == labels).sum())
+        correct += (output.argmax(dim=1) == labels).sum()
         judged += len(labels)
-        loss += float(cross_entropy(output, labels, reduction="sum"))
-    rows = engine.gather_numbers([correct, judged, loss])
+        loss += cross_entropy(output, labels, reduction="sum")
+    rows = engine.gather_numbers([correct.item(), judged, loss.item()])
     correct, judged, loss = (sum(column) for column in zip(*rows, strict=True))
     return int(correct), int(judged), loss / judged

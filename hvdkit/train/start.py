@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import sys
 
 import torch
 
 from hvdkit.errors import InputError
+from hvdkit.runtime import amx
 from hvdkit.runtime.engine import Engine
 from hvdkit.runtime.stop import StopRequest
 from hvdkit.train import loop
@@ -18,6 +20,8 @@ def train(settings: TrainSettings, engine: Engine, stop: StopRequest, *, to_stde
     """Train to the end and return the summary."""
     if settings.deterministic:
         make_deterministic()
+    if settings.precision in ("bf16", "amp-bf16") and engine.device.type == "cpu":
+        compute_without_broken_amx(engine)
     if settings.elastic:
         if engine.name != "horovod":
             raise InputError(f"--elastic needs --engine horovod; this is {engine.name}.")
@@ -29,6 +33,12 @@ def train(settings: TrainSettings, engine: Engine, stop: StopRequest, *, to_stde
         contextlib.closing(Saving(settings, engine, observer.note)) as saving,
     ):
         return loop.run(settings, engine, stop, observer, saving)
+
+
+def compute_without_broken_amx(engine: Engine) -> None:
+    """A rank must not die of its first bfloat16 product."""
+    if amx.leave_out_if_broken() and engine.rank == 0:
+        print("hvdkit: AMX of this machine's processor does not work; bfloat16 goes without it.", file=sys.stderr)
 
 
 def make_deterministic() -> None:

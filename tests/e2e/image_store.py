@@ -25,6 +25,7 @@ SLIM = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share
 CERTIFICATES = Path("/usr/local/share/ca-certificates")
 WORKER = f"localhost/hvdkit-worker:{__version__}"
 LAUNCHER = f"localhost/hvdkit-launcher:{__version__}"
+NFS_SERVER = f"localhost/hvdkit-nfs:{__version__}"
 
 
 def run(*command: str | Path, **options) -> str:
@@ -103,6 +104,12 @@ def build(*words: str) -> int:
     return subprocess.call([*hvdkit, *(f"--builder-arg={word}" for word in builder_words()), *words])
 
 
+def build_nfs_server() -> None:
+    """The image of nfs/, on our base."""
+    words = [*builder_words(), "--layers", "--quiet", f"--build-arg=BASE={base_image()}", f"--tag={NFS_SERVER}"]
+    run("buildah", "build", *words, Path(__file__).parents[2] / "nfs")
+
+
 def require(*names: str) -> None:
     """Fail with the way out when an image is not there."""
     missing = [name for name in names if shutil.which("buildah") is None or not has(name)]
@@ -110,4 +117,6 @@ def require(*names: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(build(*sys.argv[1:]))
+    code = build(*sys.argv[1:])
+    build_nfs_server()
+    sys.exit(code)

@@ -24,7 +24,7 @@ class Machines:
         missing = [tool for tool in NEEDED if shutil.which(tool) is None]
         assert not missing, f"install {', '.join(missing)} (Debian: apt install iproute2 openssh-server openssh-client)"
         assert os.geteuid() == 0, "namespaces need root"
-        assert _interfaces() == {"lo"}, "start these tests with `make e2e`, which gives them a network of their own"
+        assert interfaces() == {"lo"}, "start these tests with `make e2e`, which gives them a network of their own"
         self.names = names
         self.folder = folder
         self.servers: list[subprocess.Popen] = []
@@ -104,5 +104,6 @@ class Machines:
             time.sleep(0.1)
 
 
-def _interfaces() -> set[str]:
+def interfaces() -> set[str]:
+    """Of the network that this process is in; /sys may show another one's."""
     return {line.split(":")[1].strip().split("@")[0] for line in run("ip", "-o", "link").splitlines()}

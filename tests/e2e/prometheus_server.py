@@ -37,7 +37,11 @@ def fetch() -> None:
     """Download and unpack what is not there yet."""
     if missing():
         folder().mkdir(parents=True, exist_ok=True)
-        subprocess.run(["apt-get", "download", "-q", *PACKAGES], cwd=folder(), check=True)
+        download = ["apt-get", "download", "-q", *PACKAGES]
+        if subprocess.run(download, cwd=folder(), check=False).returncode != 0:
+            # Where the lists of packages are missing, as in a new container, or name versions that are gone.
+            subprocess.run(["apt-get", "update", "-q"], check=True)
+            subprocess.run(download, cwd=folder(), check=True)
         for package in folder().glob("*.deb"):
             subprocess.run(["dpkg-deb", "-x", str(package), str(folder())], check=True)
 

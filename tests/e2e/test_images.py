@@ -8,14 +8,15 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from containers import PODMAN, Container, Network, run_in
-from image_store import LAUNCHER, WORKER, builder_words, require, run
+from containers import LIMITS, PODMAN, Container, Network, run_in
+from image_store import LAUNCHER, WORKER, base_image, builder_words, require, run
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "local"))
 from pods import make_keys
@@ -43,18 +44,29 @@ def inspect(image: str) -> dict:
     return json.loads(run(*PODMAN, "image", "inspect", image))[0]
 
 
-def files_of_layers(image: str) -> Iterator[Path]:
-    """Every file of every layer, also what a later layer covers or removes."""
+def layers(image: str) -> list[Path]:
+    """The folders of an image's layers, the topmost first."""
     places = inspect(image)["GraphDriver"]["Data"]
-    for layer in [*places.get("LowerDir", "").split(":"), places["UpperDir"]]:
-        if layer:
-            for folder, _, names in os.walk(layer):
-                yield from (Path(folder, name) for name in names)
+    found = [Path(layer) for layer in (places["UpperDir"], *places.get("LowerDir", "").split(":")) if layer]
+    assert all(layer.is_dir() for layer in found), found
+    return found
+
+
+def files_of_layers(image: str) -> Iterator[tuple[Path, Path]]:
+    """Every file of every layer, also what a later layer covers or removes: where it is, and its path in the image."""
+    seen = set()
+    for layer in layers(image):
+        for folder, _, names in os.walk(layer):
+            for path in (Path(folder, name) for name in names):
+                seen.add(str(path.relative_to(layer)))
+                yield path, path.relative_to(layer)
+    # Of the base, of the first layers and of the last one: who walked elsewhere has not seen the image.
+    assert {"usr/bin/dpkg", "usr/bin/ssh", "opt/hvdkit/bin/hvdkit"} <= seen and len(seen) > 2000, len(seen)
 
 
 def test_no_layer_holds_a_key_or_a_file_capability(role: str) -> None:
     found = []
-    for path in files_of_layers(IMAGES[role]):
+    for path, _ in files_of_layers(IMAGES[role]):
         status = path.lstat()
         if KEY_NAMES.fullmatch(path.name):
             found.append(path)
@@ -66,6 +78,19 @@ def test_no_layer_holds_a_key_or_a_file_capability(role: str) -> None:
         if status.st_size < 1 << 16 and b"PRIVATE KEY-----" in path.read_bytes()[:64]:
             found.append(path)
     assert found == []
+
+
+def test_no_file_of_the_image_gives_rights(role: str) -> None:
+    """Also where uid 1000 could not look. The base has such files, so they would be found."""
+    on_top: dict[Path, int] = {}
+    below = []
+    for path, place in files_of_layers(IMAGES[role]):
+        mode = path.lstat().st_mode
+        if place in on_top and stat.S_ISREG(mode) and mode & 0o6000:
+            below.append(place)
+        on_top.setdefault(place, mode)  # the topmost layer comes first; what it removes is a device there
+    assert [place for place, mode in on_top.items() if stat.S_ISREG(mode) and mode & 0o6000] == []
+    assert Path("usr/bin/su") in below
 
 
 def test_what_an_image_says_of_itself_is_so(role: str) -> None:
@@ -96,6 +121,20 @@ def test_nothing_inside_can_gain_rights_or_build(role: str) -> None:
     assert user == "1000"
     assert first == "tini"
     assert rest == ["No broken requirements found."]
+
+
+@pytest.mark.parametrize("before", ["", "groupadd -g 1000 ubuntu; useradd -u 1000 -g ubuntu -G adm,audio -m ubuntu"])
+def test_uid_1000_is_ours_whoever_had_it_in_the_base(before: str) -> None:
+    """The Dockerfile's own words, on our base; the second is how Ubuntu 24.04 has it."""
+    dockerfile = (Path(__file__).parents[2] / "images/Dockerfile").read_text()
+    (words,) = re.findall(r"^RUN (group=(?:.*\\\n)*.*)$", dockerfile, re.MULTILINE)
+    check = "id hvdkit; getent passwd 1000; stat -c '%n %u:%g' /home/hvdkit /workspace; ls /home"
+    script = "\n".join((before, words, check))
+    out = run(*PODMAN, "run", "--rm", "--network=none", *LIMITS, base_image(), "sh", "-c", script)
+    known, account, home, workspace, homes = out.splitlines()
+    assert known == "uid=1000(hvdkit) gid=1000(hvdkit) groups=1000(hvdkit)"
+    assert account.split(":")[-2:] == ["/home/hvdkit", "/bin/sh"]
+    assert (home, workspace, homes) == ("/home/hvdkit 1000:1000", "/workspace 1000:1000", "hvdkit")
 
 
 def test_the_doctor_finds_nothing_wrong(role: str) -> None:
@@ -168,8 +207,8 @@ def test_an_mpijob_trains_in_restricted_containers(tmp_path: Path, data: Path, k
             worker.wait_until_running()
             assert_restricted(worker)
         launcher = Container(WORLD[0], launcher_pod, network, {**secret, "/etc/mpi/hostfile": hostfile}, tmp_path)
-        said = "\n".join(one.output() for one in (launcher, *workers))
-        assert launcher.wait() == 0, launcher.output() + said
+        code = launcher.wait()
+        assert code == 0, "\n".join(one.output() for one in (launcher, *workers))
     finally:
         for container in (*workers, *([launcher] if launcher else [])):
             container.stop()
@@ -188,9 +227,17 @@ def assert_restricted(worker: Container) -> None:
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     written = worker.inside("sh", "-c", "touch /workspace/x /opt/hvdkit/x /home/hvdkit/x 2>&1 || true")
     assert written.count("Read-only file system") == 3
-    listening = [line.split() for line in worker.inside("cat", "/proc/net/tcp", "/proc/net/tcp6").splitlines()]
-    ports = {int(words[1].rpartition(":")[2], 16) for words in listening if len(words) > 3 and words[3] == "0A"}
-    assert ports <= {2222}
+    deadline = time.monotonic() + 120
+    while not (ports := listening(worker)):
+        assert time.monotonic() < deadline, f"nothing listens in {worker.name}:\n{worker.output()}"
+        time.sleep(0.2)
+    assert ports == {2222}
+
+
+def listening(worker: Container) -> set[int]:
+    """The TCP ports on which something listens."""
+    lines = [line.split() for line in worker.inside("cat", "/proc/net/tcp", "/proc/net/tcp6").splitlines()]
+    return {int(words[1].rpartition(":")[2], 16) for words in lines if len(words) > 3 and words[3] == "0A"}
 
 
 @pytest.fixture
@@ -203,6 +250,9 @@ def project(tmp_path: Path) -> Path:
         "import horovod.torch as hvd, greeting\nhvd.init()\nprint(greeting.TEXT, hvd.rank(), 'of', hvd.size())\n"
     )
     (project / "requirements.txt").write_text("--no-index\n--find-links /links\ngreeting==1.0\n")
+    for secret in (".env", "server.pem", "keys/id_ed25519", ".netrc", "kubeconfig"):
+        (project / secret).parent.mkdir(exist_ok=True)
+        (project / secret).write_text("secret\n")
     links.mkdir()
     with zipfile.ZipFile(links / "greeting-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("greeting.py", "TEXT = 'hello from rank'\n")
@@ -225,8 +275,41 @@ def test_a_project_image_runs_a_users_script(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     try:
         assert run_in(image, "python", "train.py") == "hello from rank 0 of 1\n"
-        assert run_in(image, "ls", "-A").split() == ["requirements.txt", "train.py"]
+        assert sorted(run_in(image, "find", ".", "-type", "f").split()) == ["./requirements.txt", "./train.py"]
         assert inspect(image)["Config"]["User"] == "1000:1000"
+    finally:
+        run(*PODMAN, "rmi", "--force", image)
+
+
+# A build of no more than a link to the package's folder, as -e has it, by nothing that would have to be fetched.
+BACKEND = """
+import pathlib, zipfile
+
+def build_editable(folder, settings=None, metadata=None):
+    name = "lib-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(folder, name), "w") as wheel:
+        wheel.writestr("lib.pth", str(pathlib.Path.cwd()))
+        wheel.writestr("lib-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: lib\\nVersion: 1.0\\n")
+        wheel.writestr("lib-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("lib-1.0.dist-info/RECORD", "")
+    return name
+"""
+
+
+def test_a_projects_requirements_may_need_its_other_files(project: Path) -> None:
+    (project / "requirements.txt").rename(project / "base.txt")
+    (project / "requirements.txt").write_text("-r base.txt\n-e ./lib\n")
+    (project / "lib").mkdir()
+    (project / "lib/lib.py").write_text("TEXT = 'and from lib'\n")
+    (project / "lib/backend.py").write_text(BACKEND)
+    backend = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (project / "lib/pyproject.toml").write_text(backend)
+    image = "localhost/hvdkit-test-project:3"
+    done = build_project(project, image)
+    assert done.returncode == 0, done.stderr
+    try:
+        said = run_in(image, "python", "-c", "import greeting, lib; print(greeting.TEXT, lib.TEXT, lib.__file__)")
+        assert said == "hello from rank and from lib /workspace/lib/lib.py\n"
     finally:
         run(*PODMAN, "rmi", "--force", image)
 

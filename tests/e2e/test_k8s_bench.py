@@ -179,8 +179,9 @@ def test_a_point_without_an_operator(
     """The ideal side is pods as large and as many, that meet once and then work alone."""
     monkeypatch.setenv("KUBECONFIG", user.environment["KUBECONFIG"])
     engines = ("horovod",) if engine == IDEAL else (engine,)
+    # Longer than above: unconnected ranks count while all of them are at work, and a busy machine starts some late.
     settings = SweepSettings(
-        workers=(1, 2), slots=slots, backend="indexed-job", engines=engines, steps=STEPS, warmup_steps=WARMUP
+        workers=(1, 2), slots=slots, backend="indexed-job", engines=engines, steps=4 * STEPS, warmup_steps=WARMUP
     )
     point = Point(data="synthetic", engine=engine, workers=2, slots=slots)
     runner = ClusterRunner(Connection, [Setting(path=("image",), value=IMAGE, source="--image")], prefix=f"s{slots}")

@@ -42,6 +42,7 @@ def test_from_launch_to_delete(user: User) -> None:
     assert user.hvdkit("delete", "one").stdout == "one deleted.\n"
     assert user.objects("one") == []
     assert "there is no job 'one'" in user.hvdkit("status", "one", code=2).stderr
+    assert "the job 'one' succeeded, and was removed since" in user.hvdkit("why", "one").stdout
 
 
 def test_what_is_made_for_a_job_goes_with_it(user: User) -> None:
@@ -60,6 +61,8 @@ def test_the_exit_code_is_the_jobs_and_why_knows_later(user: User) -> None:
     assert "hvdkit: bad failed: pod bad-" in done.stderr and "exit code 7" in done.stderr
     answer = user.json("why", "bad")
     assert answer["trouble"] == "program" and any("last words" in line for line in answer["evidence"])
+    user.hvdkit("delete", "bad")
+    assert "the job failed, and was removed since" in user.json("why", "bad")["cause"]
 
 
 def test_a_name_that_is_taken(user: User) -> None:
@@ -68,6 +71,41 @@ def test_a_name_that_is_taken(user: User) -> None:
     assert "there is a job 'same' (backend job)" in refused.stderr and "hvdkit delete same" in refused.stderr
     user.hvdkit("delete", "same")
     user.hvdkit(*plain_job("same", "true"))
+
+
+@pytest.mark.parametrize("of_hvdkit", [False, True])
+def test_the_name_of_a_part_is_taken(user: User, cluster: Cluster, of_hvdkit: bool) -> None:
+    """Whose the Service is, somebody with the rights of manifests/rbac.yaml can see."""
+    labels = {"app.kubernetes.io/managed-by": "hvdkit", "hvdkit.io/job": "held", "hvdkit.io/backend": "indexed-job"}
+    metadata = {"name": "held", "namespace": user.namespace, "labels": labels if of_hvdkit else {}}
+    spec = {"clusterIP": "None", "selector": {"nobody": "here"}}
+    cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+    words = ["launch", "--backend", "indexed-job", "--name", "held", "--image", BUSYBOX, "--pull-policy", "Never"]
+    refused = user.hvdkit(*words, "--detach", "--", "true", code=2).stderr
+    if not of_hvdkit:
+        assert "there is a Service 'held' in namespace" in refused and "that is not hvdkit's" in refused
+        return
+    assert "a Service of an earlier job 'held' is still in namespace" in refused and "`hvdkit delete held`" in refused
+    assert "1 objects that it had left are deleted" in user.hvdkit("delete", "held").stdout
+    user.hvdkit(*words, "--detach", "--", "true")
+
+
+def test_what_is_left_of_an_earlier_job_does_not_count(user: User, cluster: Cluster) -> None:
+    """The Job of its launcher says Complete until garbage collection has taken it; a finalizer holds that up here."""
+    user.hvdkit(*plain_job("again-launcher", "true"))
+    earlier = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "again", "uid": "of-an-earlier-job"}
+    change_launcher = ("patch", "job", "again-launcher", f"--namespace={user.namespace}", "--type=merge", "--patch")
+    marks = {"finalizers": ["hvdkit.io/held"], "ownerReferences": [{**earlier, "controller": True}]}
+    cluster.kubectl(*change_launcher, json.dumps({"metadata": marks}))
+    words = ["launch", "--backend", "mpijob", "--name", "again", "--image", BUSYBOX, "--pull-policy", "Never"]
+    user.hvdkit(*words, "--backoff-limit", "0", "--detach", "--", "true")
+    assert "has not ended within 5 s" in user.hvdkit("wait", "again", "--timeout", "5", code=3).stderr
+    assert user.json("status", "again")["phase"] in ("Pending", "Starting")
+    (listed,) = [job for job in user.json("list")["jobs"] if job["name"] == "again"]
+    assert listed["phase"] in ("Pending", "Starting")
+    cluster.kubectl(*change_launcher, json.dumps({"metadata": {"finalizers": None}}))
+    assert user.hvdkit("wait", "again", code=None).returncode not in (0, 2, 3)  # the image has no python
+    assert user.why("again", "container")
 
 
 def test_detached_and_waited_for(user: User, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from machines import _interfaces, run
+from machines import interfaces, run
 
 NFS = Path(__file__).parents[2] / "nfs"
-NEEDED = ("ganesha.nfsd", "linux.uml", "modprobe", "mount.nfs", "setcap", "setpriv", "mkfs.ext4", "ss")
+NEEDED = ("cc", "ganesha.nfsd", "linux.uml", "modprobe", "mount.nfs", "setcap", "setpriv", "mkfs.ext4", "ss")
 PACKAGES = "nfs-ganesha nfs-ganesha-vfs user-mode-linux kmod nfs-common libcap2-bin"
 ADDRESS, CLIENT_ADDRESS = "10.77.0.1", "10.77.0.2"
 LIMIT = 300  # seconds; a restarted server keeps clients waiting for up to 45 of them
@@ -129,7 +129,10 @@ class Client:
         words += ["root=/dev/root", "rootfstype=hostfs", "ro", f"init={boot}"]
         words += ["eth0=tuntap,tap0", "con=null", "con0=fd:0,fd:1"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        self.process = subprocess.Popen(words, **pipes, text=True, env=os.environ | {"TMPDIR": str(folder)})
+        library = folder / "uml_ptrace.so"
+        run("cc", "-shared", "-fPIC", "-o", str(library), str(Path(__file__).with_name("uml_ptrace.c")))
+        environment = os.environ | {"TMPDIR": str(folder), "LD_PRELOAD": str(library)}
+        self.process = subprocess.Popen(words, **pipes, text=True, env=environment)
         self.said: list[str] = []
 
     def wait_for(self, words: str) -> None:
@@ -153,7 +156,7 @@ class Client:
 def server(tmp_path: Path) -> Iterator[Server]:
     missing = [tool for tool in NEEDED if shutil.which(tool) is None]
     assert not missing, f"install {', '.join(missing)} (Debian: apt install --no-install-recommends {PACKAGES})"
-    assert _interfaces() == {"lo"}, "start these tests with `make e2e`, which gives them a network of their own"
+    assert interfaces() == {"lo"}, "start these tests with `make e2e`, which gives them a network of their own"
     run("ip", "tuntap", "add", "dev", "tap0", "mode", "tap")
     run("ip", "address", "add", f"{ADDRESS}/24", "dev", "tap0")
     run("ip", "link", "set", "tap0", "up")

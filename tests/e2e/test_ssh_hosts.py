@@ -39,6 +39,13 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_names_of_machines_are_no_files_of_this_one(machines: Machines) -> None:
+    """A run that is killed would leave them to the next one, which cannot make them again."""
+    names = Path("/run/netns")
+    assert {path.name for path in names.iterdir()} == set(machines.names)
+    assert names.stat().st_dev != names.parent.stat().st_dev
+
+
 def launch(controller: str, script: Path, *words: str) -> list[str]:
     arguments = ["--hosts", "a:2,b:1", "--controller", controller, "--env", "GREETING=it's $HOME"]
     return [*arguments, "--", "python", str(script), *words]

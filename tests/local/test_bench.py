@@ -44,8 +44,14 @@ def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("engine", ["horovod", "ddp", IDEAL])
-def test_two_ranks_of_each_engine(tmp_path: Path, engine: str) -> None:
+def test_two_ranks_of_each_engine(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the user has settings for jobs, which are not asked; and the user's records of runs stay alone."""
+    (tmp_path / "hvdkit.yaml").write_text("version: 1\nslots: 3\ncontroller: gloo\nenv: {PYTHONPATH: /nowhere}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HVDKIT_SLOTS", "2")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     measured, found = measure(tmp_path, engine)
+    assert not (tmp_path / "state").exists()
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert all(rank["images"] == [BATCH] * STEPS and rank["threads"] == 1 for rank in found["ranks"])
     assert all(rank["peak_memory_bytes"] > 50 * 2**20 for rank in found["ranks"])

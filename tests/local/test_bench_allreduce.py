@@ -30,6 +30,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> allreduce.Measurement:
     return replace(over_mpi, rows=over_mpi.rows + over_gloo.rows, wrong=over_mpi.wrong + over_gloo.wrong)
 
 
+def test_a_disk_that_is_full_in_the_end_does_not_lose_the_figures() -> None:
+    words = ["--controllers", "mpi", "--sizes", "1K", "--batches", "1", "--json", "--output", "/dev/full"]
+    command = [sys.executable, "-m", "hvdkit", "bench", "allreduce", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 2 and "--output /dev/full cannot be written: No space left" in done.stderr, done.stderr
+    assert len(json.loads(done.stdout)["rows"]) == 2
+
+
 def test_every_library_adds_up_correctly(measured: allreduce.Measurement) -> None:
     assert measured.wrong == ()
     found = {(row.library, row.ranks) for row in measured.rows}

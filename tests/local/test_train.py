@@ -93,10 +93,38 @@ def test_alone_it_is_one_process_that_touches_no_mpi(small_data):
     assert re.search(r"^0 +\S+ +cpu +none$", done.stderr, re.MULTILINE), "the table of ranks"
 
 
+@pytest.mark.parametrize("precision", ["bf16", "amp-bf16"])
+def test_bfloat16_trains_on_any_processor(precision, small_data):
+    """Also on one that claims AMX and cannot run it, where torch's own first product is the end."""
+    done = run("hvdkit", "train", f"--precision={precision}", "--max-steps=2", f"--data-dir={small_data}", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["steps"] == 2
+
+
 def test_alone_with_horovod_is_a_world_of_one(small_data):
     done = run(sys.executable, "-m", "hvdkit.train", "--engine=horovod", f"--data-dir={small_data}", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ranks"] == 1
+
+
+SMALL_EATER = """
+from torch import nn
+class Net(nn.Sequential):
+    def forward(self, images):
+        assert len(images) <= 8, f"{len(images)} images at once"
+        return super().forward(images)
+def make(classes, image_size):
+    return Net(nn.Flatten(), nn.Linear(image_size**2, classes))
+"""
+
+
+def test_evaluation_takes_no_more_memory_than_training(tmp_path):
+    """A model whose step of 8 images just fits must not fail in the evaluation after it."""
+    (tmp_path / "small_eater.py").write_text(SMALL_EATER)
+    small = ("--model=small_eater:make", "--data=synthetic", "--synthetic-images=100", "--batch-size=8")
+    done = run(sys.executable, "-m", "hvdkit.train", *small, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["test_images"] == 100
 
 
 ENGINE = """

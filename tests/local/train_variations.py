@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from hvdkit.errors import HvdkitError
+from hvdkit.runtime import amx
 from hvdkit.runtime.session import session
 from hvdkit.runtime.single_engine import SingleEngine
 from hvdkit.runtime.stop import StopRequest
@@ -94,6 +95,7 @@ def outcome(engine, output: Path, **changes) -> tuple[list[float], dict[str, tor
 
 def main(folder: Path) -> None:
     loop.TrainState = Watched
+    amx.leave_out_if_broken()  # each training does that, but here they share a process, and the first has no bfloat16
     with session("auto") as engine:
         horovod_mpi = engine.library == "MPI"
         found = {}

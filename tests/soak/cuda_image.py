@@ -15,8 +15,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 sys.path[:0] = [str(REPOSITORY / "benchmarks"), str(REPOSITORY / "tests/e2e")]
 
-from containers import PODMAN, run_in  # noqa: E402
-from image_store import WORKER, build, run  # noqa: E402
+from containers import run_in  # noqa: E402
+from image_size import sizes_of  # noqa: E402
+from image_store import WORKER, build  # noqa: E402
 from machine_facts import machine_facts  # noqa: E402
 
 IMAGE = f"{WORKER}-cuda"
@@ -40,7 +41,7 @@ def main() -> None:
         "version": 1,
         "machine": machine_facts(),
         "build_seconds": seconds,
-        "bytes": json.loads(run(*PODMAN, "image", "inspect", IMAGE))[0]["Size"],
+        "sizes": sizes_of(IMAGE, "worker", "cuda"),
         "horovod": check_horovod(),
         "libraries": check_libraries(),
         "training": check_training(),

@@ -1,6 +1,7 @@
 """`hvdkit bench allreduce` without ranks: flags, files and text. Real ranks: tests/local/test_bench_allreduce.py."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 from hvdkit.bench.allreduce import SIZES, Measurement, bus_factor, calls_for, load, make_row
-from hvdkit.bench.allreduce_rank import Library, is_correct, measure_all, numbers_of
+from hvdkit.bench.allreduce_rank import Library, has_gpus_for, is_correct, measure_all, numbers_of
 from hvdkit.cli.bench_allreduce import command, describe, size_of
-from hvdkit.errors import InputError
+from hvdkit.errors import HvdkitError, InputError
 
 
 def measurement(wrong: tuple[str, ...] = ()) -> Measurement:
@@ -119,6 +120,43 @@ def test_sizes_are_read(text: str, size: int) -> None:
 def test_a_mistake_is_named(flags: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         CliRunner().invoke(command, flags, catch_exceptions=False)
+
+
+def at_once(*flags: str) -> HvdkitError:
+    """The mistake that is told before a rank starts."""
+    result = CliRunner().invoke(command, ["--sizes", "1K", "--batches", "1", *flags])
+    assert isinstance(result.exception, HvdkitError) and "ranks over" not in result.stderr, result.stderr
+    return result.exception
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--output", "missing/a.json"], "--output missing/a.json cannot be written: there is no folder missing."),
+        (["--plot", "missing/a.svg"], "--plot missing/a.svg cannot be written: there is no folder missing."),
+        (["--plot", "a.jpeg"], "--plot a.jpeg: the name must end in .svg, .png or .pdf."),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_before_it_is_measured(flags: list[str], message: str) -> None:
+    assert str(at_once(*flags)) == message
+
+
+def test_a_plot_without_matplotlib_is_refused_before_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hvdkit.bench
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("plots", "allreduce_plot"):
+        monkeypatch.delitem(sys.modules, f"hvdkit.bench.{name}", raising=False)
+        monkeypatch.delattr(hvdkit.bench, name, raising=False)
+    assert str(at_once("--plot", "a.svg")).startswith("plots need matplotlib")
+
+
+@pytest.mark.parametrize(("gpus", "answer"), [(0, False), (1, False), (2, True), (8, True)])
+def test_a_gpu_for_some_ranks_is_none_for_the_world(gpus: int, answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPUs are made up."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert has_gpus_for(2) == answer
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_samples import World, make_results
@@ -182,6 +183,24 @@ def test_other_versions_are_noted() -> None:
     )
     notes = compare(a, b).notes
     assert "another torch: 2.15.0 for A, 2.14.0 for B" in notes and any("another processor" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        ({"train_args": ("--lr", "0.5")}, "another set of flags for hvdkit train: none for A, --lr 0.5 for B"),
+        ({"env": ("A=1 2",)}, "another environment by --env: none for A, 'A=1 2' for B"),
+        ({"job": ("image=x:1",)}, "another description of the jobs: none for A, image=x:1 for B"),
+        ({"steps": 50}, "another number of --steps: 40 for A, 50 for B"),
+        ({"warmup_steps": 6}, "another number of --warmup-steps: 5 for A, 6 for B"),
+    ],
+)
+def test_another_way_to_measure_is_noted(changed: dict[str, Any], note: str) -> None:
+    """It may be what is compared; then the note does no harm."""
+    a, b = sweep(), sweep(seed=2)
+    assert compare(a, b).notes == []
+    b.settings = replace(b.settings, **changed)
+    assert compare(a, b).notes == [note]
 
 
 def test_different_questions_are_not_compared() -> None:

@@ -1,9 +1,14 @@
 """What a sweep measures, in which order, and with which commands."""
 
+import json
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from hvdkit.bench.points import IDEAL, Point, SweepSettings
-from hvdkit.bench.runners import local_command
+from hvdkit.bench.runners import local_command, local_environment
 from hvdkit.bench.train_words import train_words
 from hvdkit.errors import InputError
 
@@ -89,6 +94,25 @@ def test_as_many_processes_as_ranks_whatever_starts_them() -> None:
     assert (value_of("--workers", horovod), value_of("--slots", horovod)) == ("2", "2")
     assert value_of("--nproc-per-node", ddp) == "4" and "HVDKIT_WORLD_SIZE=4" in ddp
     assert value_of("--workers", ideal) == "4" == value_of("--count", ideal)
+
+
+@pytest.mark.parametrize("engine", ["horovod", "ddp", IDEAL])
+def test_a_run_obeys_no_settings_that_the_results_do_not_tell(engine: str, tmp_path: Path) -> None:
+    """Neither an hvdkit.yaml of the folder nor HVDKIT_* of the shell: asked of a real launch, what it would start."""
+    words = local_command(settings(), Point(data="synthetic", engine=engine, workers=2), "/barrier")
+    words[words.index("launch") + 1 : words.index("launch") + 1] = ["--dry-run", "--json", "--name", "bench"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HVDKIT_")}
+    job = {"HVDKIT_SLOTS": "3", "HVDKIT_MPI_ARGS": "[--report-bindings]", "HVDKIT_PROFILE": "p", "HVDKIT_CONFIG": "no"}
+    spoilt = clean | job | {"HVDKIT_CACHE_DIR": "/cache"}
+    plans = []
+    for environment in (clean, spoilt):
+        made = local_environment(environment, tmp_path / "state")
+        done = subprocess.run(words, cwd=tmp_path, env=made, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        plans.append(json.loads(done.stdout))
+        (tmp_path / "hvdkit.yaml").write_text("version: 1\nautotune: true\n")
+    assert plans[0] == plans[1]
+    assert made["HVDKIT_CACHE_DIR"] == "/cache" and made["XDG_STATE_HOME"] == str(tmp_path / "state")
 
 
 def test_no_run_meets_the_end_of_its_synthetic_data() -> None:

@@ -167,6 +167,15 @@ def test_several_results_side_by_side(tmp_path: Path) -> None:
     assert "before: horovod" in text and "after: horovod" in text
 
 
+def test_a_comparison_that_could_show_no_difference_says_so(tmp_path: Path) -> None:
+    """Five runs a side are too few for seven points."""
+    worlds = {("horovod", count): World() for count in range(1, 8)}
+    write_report([make_results(worlds, name="before"), make_results(worlds, name="after", seed=5)], tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    Page(text)
+    assert text.count('<td class="number"><span>none</span></td>') == 7 and "raise --repeats" in text
+
+
 def test_failed_runs_are_listed(tmp_path: Path) -> None:
     results = make_results(WORLDS)
     first = results.runs[-1]

@@ -1,17 +1,21 @@
 """Whose logs are followed: pods that come late, that are made anew, and how many at once; by a scripted API."""
 
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_api import Request, api
+from golden_specs import spec
+from scripted_api import Api, Request, api
 
 from hvdkit.cli.logs import Wanted, of_cluster
 from hvdkit.cli.target import OnCluster
 from hvdkit.cluster.api import ApiError
 from hvdkit.cluster.follow import MOST_LOGS, Follower, Printer
 from hvdkit.cluster.job import Job
-from hvdkit.errors import InputError
+from hvdkit.cluster.launch import LaunchOptions, follow, launch_on_cluster
+from hvdkit.errors import HvdkitError, InputError
 
 OURS = {"app.kubernetes.io/managed-by": "hvdkit", "hvdkit.io/job": "train", "hvdkit.io/backend": "indexed-job"}
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -161,3 +165,77 @@ class TestLogsCommand:
         main["metadata"]["labels"] = {**OURS, "hvdkit.io/backend": "pytorchjob"}
         with pytest.raises(InputError, match=r"--rank: not for backend pytorchjob, .* use --worker N"):
             hvdkit_logs(Stage((main, [], "")), tmp_path, monkeypatch, follow=False, rank=0)
+
+
+class TestSavedLogs:
+    done = (indexed_job(ended=True), [pod(f"train-{number}", number, phase="Succeeded") for number in range(3)], "")
+
+    def saved(self, folder: Path, tmp_path: Any, monkeypatch: Any) -> None:
+        with api(Stage(self.done), tmp_path, monkeypatch) as (cluster, _):
+            Follower(cluster, Job(main=self.done[0]), printer=None, save_logs=folder).to_end()
+
+    @pytest.mark.parametrize("wrong", ["a file", "/proc", "/proc/logs"])
+    def test_a_folder_that_cannot_be_written_is_said_before_anything_is_asked(
+        self, wrong: str, tmp_path, monkeypatch
+    ) -> None:
+        folder = Path(wrong) if wrong.startswith("/") else tmp_path / wrong
+        (tmp_path / "a file").touch()
+        with api(Api(), tmp_path, monkeypatch) as (cluster, server):
+            with pytest.raises(HvdkitError, match=r"^--save-logs: .* (is a file; name a folder|cannot be written: .*)"):
+                launch_on_cluster(cluster, spec("indexed-job"), LaunchOptions(save_logs=folder), "as asked")
+            assert server.asked == []
+
+    def test_nothing_is_left_of_the_attempt(self, tmp_path, monkeypatch) -> None:
+        self.saved(tmp_path / "deep" / "logs", tmp_path, monkeypatch)
+        found = {path.name: path.read_text() for path in (tmp_path / "deep" / "logs").iterdir()}
+        assert found == {f"train-{number}.log": f"[0] says train-{number}\n" for number in range(3)}
+
+    @pytest.mark.parametrize("trouble", ["is not a file", "is on a full disk"])
+    def test_files_that_cannot_be_written_are_one_warning(self, trouble: str, tmp_path, monkeypatch, capfd) -> None:
+        folder = tmp_path / "logs"
+        folder.mkdir()
+        for name in ("train-0.log", "train-1.log"):
+            (folder / name).mkdir() if trouble == "is not a file" else (folder / name).symlink_to("/dev/full")
+        self.saved(folder, tmp_path, monkeypatch)
+        said = capfd.readouterr().err
+        assert said.count("--save-logs: ") == 1 and "will not be complete" in said and "Traceback" not in said
+        assert (folder / "train-2.log").read_text() == "[0] says train-2\n"
+
+    def test_logs_that_do_not_end_are_waited_for_together(self, tmp_path, monkeypatch, capfd) -> None:
+        monkeypatch.setattr("hvdkit.cluster.follow.SECONDS_FOR_LAST_WORDS", 0.2)
+        waited: list[float] = []
+
+        class Endless:
+            pod, error = "train", None
+
+            def join(self, seconds: float) -> bool:
+                waited.append(seconds)
+                time.sleep(seconds)
+                return False
+
+            def hurry(self) -> None:
+                pass
+
+            stop = hurry
+
+        with api(Stage(self.done), tmp_path, monkeypatch) as (cluster, _):
+            follower = Follower(cluster, Job(main=self.done[0]), printer=None)
+            follower._logs.update((str(number), Endless()) for number in range(10))
+            follower.to_end()
+        assert len(waited) == 10 and sum(waited) <= 0.2
+        assert capfd.readouterr().err.count("did not come to its end") == 10
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_who_cannot_look_on_any_more_learns_that_the_job_goes_on(gone: bool, tmp_path, monkeypatch, capfd) -> None:
+    def answer(request: Request) -> None:
+        if gone and "watch" not in request.query:
+            request.items()
+        else:
+            request.status(403, "Forbidden", "you cannot list jobs")
+
+    with api(answer, tmp_path, monkeypatch) as (cluster, _):
+        with pytest.raises(HvdkitError, match="was deleted" if gone else "you cannot list jobs"):
+            follow(cluster, Job(main=indexed_job()), LaunchOptions())
+    said = "hvdkit: train goes on; `hvdkit logs -f train` follows it, `hvdkit delete train` ends it."
+    assert capfd.readouterr().err.splitlines().count(said) == (0 if gone else 1)

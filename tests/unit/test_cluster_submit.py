@@ -1,14 +1,16 @@
 """Preflight and submit against a scripted API: what is asked, in which order, and what is taken back."""
 
+from dataclasses import replace
+
 import pytest
 from golden_specs import spec
-from scripted_api import Api, Request, api
+from scripted_api import SERVED, Api, Request, api
 
 from hvdkit.cluster.api import ApiError
 from hvdkit.cluster.preflight import choose_backend, preflight
 from hvdkit.cluster.submit import submit
 from hvdkit.errors import EnvironmentProblem, InputError
-from hvdkit.jobs import render
+from hvdkit.jobs import CLUSTER_BACKENDS, render
 from hvdkit.jobs.resources import Resources
 from hvdkit.jobs.volumes import Nfs, Volume
 
@@ -30,11 +32,34 @@ class TestPreflight:
                 preflight(cluster, spec("mpijob"))
             preflight(cluster, spec("indexed-job"))
 
-    @pytest.mark.parametrize(("verb", "resource"), [("create", "mpijobs"), ("watch", "mpijobs"), ("watch", "pods")])
-    def test_a_right_that_is_missing(self, verb: str, resource: str, tmp_path, monkeypatch) -> None:
-        with api(Api(forbidden={(verb, resource)}), tmp_path, monkeypatch) as (cluster, _):
+    @pytest.mark.parametrize(
+        ("backend", "verb", "resource"),
+        [
+            ("mpijob", "create", "mpijobs"),
+            ("mpijob", "watch", "mpijobs"),
+            ("mpijob", "watch", "pods"),
+            ("mpijob", "watch", "jobs"),  # of the launcher
+            ("mpijob", "list", "pods"),
+            ("indexed-job", "patch", "services"),  # so that they go with the job
+            ("indexed-job", "patch", "networkpolicies"),
+            ("monarch", "watch", "monarchmeshes"),
+            ("monarch", "patch", "monarchmeshes"),
+            ("monarch", "patch", "rolebindings"),
+        ],
+    )
+    def test_a_right_that_is_missing(self, backend: str, verb: str, resource: str, tmp_path, monkeypatch) -> None:
+        served = {**SERVED, "monarch.pytorch.org/v1alpha1": ["MonarchMesh"]}
+        with api(Api(forbidden={(verb, resource)}, served=served), tmp_path, monkeypatch) as (cluster, _):
             with pytest.raises(EnvironmentProblem, match=f"you may not {verb} {resource} in namespace 'default'"):
-                preflight(cluster, spec("mpijob"))
+                preflight(cluster, spec(backend))
+
+    def test_rights_that_a_launch_has_no_use_for_may_be_missing(self, tmp_path, monkeypatch) -> None:
+        forbidden = {("patch", "mpijobs"), ("patch", "persistentvolumeclaims"), ("patch", "persistentvolumes")}
+        forbidden |= {("watch", "monarchmeshes"), ("watch", "services")}
+        volume = Volume(mount="/data", nfs=Nfs(server="nfs", path="/data"))
+        job = spec("mpijob", volumes=(volume,), nfs_mode="pv", namespace="default")
+        with api(Api(forbidden=forbidden), tmp_path, monkeypatch) as (cluster, _):
+            assert preflight(cluster, job).objects[0]["kind"] == "PersistentVolume"
 
     def test_nfs_comes_through_a_pv_where_restricted_is_enforced(self, tmp_path, monkeypatch) -> None:
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -46,6 +71,21 @@ class TestPreflight:
         assert kinds[:2] == ["PersistentVolume", "PersistentVolumeClaim"] and "inline" not in str(ready.notes)
         assert ready.notes == ["namespace default enforces restricted: NFS is mounted through a PV and a claim"]
         assert ready.objects[0]["spec"]["claimRef"]["namespace"] == "default"
+
+    @pytest.mark.parametrize("enforced", ["", "restricted"])
+    @pytest.mark.parametrize("backend", CLUSTER_BACKENDS)
+    def test_what_is_sent_is_what_a_dry_run_prints(self, backend: str, enforced: str, tmp_path, monkeypatch) -> None:
+        """As the README says: with backend, name and nfs_mode given; a PyTorchJob must know what is enforced."""
+        labels = {"pod-security.kubernetes.io/enforce": enforced} if enforced else {}
+        volume = Volume(mount="/data", nfs=Nfs(server="nfs", path="/data"))
+        job = spec(backend, volumes=(volume,), nfs_mode="pv", namespace="default")
+        told = replace(job, security=replace(job.security, enforced=enforced or None))
+        served = {**SERVED, "monarch.pytorch.org/v1alpha1": ["MonarchMesh"]}
+        namespace = {"metadata": {"name": "default", "labels": labels}}
+        with api(Api(namespace=namespace, served=served), tmp_path, monkeypatch) as (cluster, _):
+            sent = preflight(cluster, job).objects
+        assert sent == render(told)
+        assert (sent == render(job)) == (backend != "pytorchjob" or not enforced)
 
     def test_what_can_never_fit_is_said_before(self, tmp_path, monkeypatch) -> None:
         amounts = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1", "pods": "110"}
@@ -99,6 +139,21 @@ class TestSubmit:
             with pytest.raises(InputError, match=r"the Job '.*' was refused; the API server says: spec.template"):
                 submit(cluster, spec("indexed-job"), render(spec("indexed-job")))
         assert server.made == []
+
+    def test_a_role_binding_is_not_tried_before_its_role_is_there(self, tmp_path, monkeypatch) -> None:
+        """As the API server does it: it looks at what the Role gives, and a dry run makes none."""
+        server, job = Api(), spec("monarch")
+
+        def answer(request: Request) -> None:
+            roles = [kind for kind, _ in server.made if kind == "Role"]
+            if request.command == "POST" and request.body["kind"] == "RoleBinding" and not roles:
+                request.status(404, "NotFound", 'roles.rbac.authorization.k8s.io "train" not found')
+            else:
+                server(request)
+
+        with api(answer, tmp_path, monkeypatch) as (cluster, _):
+            submit(cluster, job, render(job))
+        assert [body for _, body in server.made] == render(job)
 
     def test_a_name_that_is_taken(self, tmp_path, monkeypatch) -> None:
         job = spec("mpijob")

@@ -199,6 +199,12 @@ def test_values_that_contradict_each_other_name_one_of_their_places(folder: Path
     assert mistake({"HVDKIT_PROFILE": "gpu"}, flag).startswith("hvdkit.yaml (profile gpu): slots: 8 ranks in a worker")
 
 
+def test_dev_null_is_no_file(folder: Path) -> None:
+    assert find(load_settings([], {}, config=os.devnull), "workers") is None
+    assert find(load_settings([], {"HVDKIT_CONFIG": os.devnull}), "workers") is None
+    assert find(load_settings([], {}), "workers").value == 2
+
+
 def test_a_file_or_profile_that_is_not_there_is_told_who_asked_for_it(folder: Path) -> None:
     assert mistake({"HVDKIT_CONFIG": "none.yaml"}) == "HVDKIT_CONFIG: there is no file none.yaml."
     assert mistake({"HVDKIT_PROFILE": "gpus"}).startswith("hvdkit.yaml: profiles.gpus: there is no such key")

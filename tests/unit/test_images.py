@@ -14,15 +14,19 @@ from hvdkit.config.settings import DEFAULTS
 from hvdkit.errors import EnvironmentProblem, HvdkitError
 from hvdkit.horovod_wheel import cache, changes
 from hvdkit.images import builders, own
-from hvdkit.images.user import user_build
+from hvdkit.images.user import needs_files, user_build
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = (REPOSITORY / "images/Dockerfile").read_text()
 
 
-def program(folder: Path, name: str, script: str) -> None:
+# What a builder of today answers to `build --help`, in the part that matters.
+KNOWS_CONTEXTS = '[ "$1 $2" = "build --help" ] && { echo "--build-context stringArray"; exit 0; }'
+
+
+def program(folder: Path, name: str, script: str, *, knows: str = KNOWS_CONTEXTS) -> None:
     path = folder / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.write_text(f"#!/bin/sh\n{knows}\n{script}\n")
     path.chmod(0o755)
 
 
@@ -67,6 +71,16 @@ def test_a_client_without_its_daemon_is_passed_over(only: Path) -> None:
     program(only, "podman", "exit 0")
     assert builders.find() == "podman"
     with pytest.raises(EnvironmentProblem, match="--builder docker cannot be used: Cannot connect to the Docker"):
+        builders.find("docker")
+
+
+def test_a_builder_that_is_too_old_is_passed_over(only: Path) -> None:
+    """docker before 23, or without buildx: its own help lists no --build-context."""
+    program(only, "docker", "echo 'Usage: docker build [OPTIONS] PATH'", knows="")
+    program(only, "podman", "exit 0")
+    assert builders.find() == "podman"
+    sentence = "--builder docker cannot be used: it is too old, its build has no --build-context."
+    with pytest.raises(EnvironmentProblem, match=f"^{re.escape(sentence)}$"):
         builders.find("docker")
 
 
@@ -187,6 +201,50 @@ def test_a_project_with_requirements(tmp_path: Path) -> None:
     text = full.dockerfile.read_text()
     assert text.index("pip install --constraint") < text.index("COPY --chown"), "code changes keep the packages' layer"
     assert full.ignore_file is None
+
+    (project / "requirements.txt").write_text("einops\n-r base.txt\n")
+    text = user_build(project, image="me/train:1", base="base:1", folder=folder).dockerfile.read_text()
+    assert text.index("COPY --chown") < text.index("cd /workspace && pip install"), "pip needs base.txt"
+    assert text.endswith("--requirement requirements.txt\nUSER 1000:1000\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "needs"),
+    [
+        ("einops==0.8  # see docs/a.md", False),
+        ("--no-index", False),
+        ("--extra-index-url https://example.com/simple", False),
+        ("--find-links /links", False),
+        ("--find-links=https://example.com/wheels", False),
+        ("https://example.com/a-1.0-py3-none-any.whl", False),
+        ("git+https://example.com/a.git@main", False),
+        ("a @ https://example.com/a.whl", False),
+        ("-r base.txt", True),
+        ("-rbase.txt", True),
+        ("--requirement=base.txt", True),
+        ("-c pins.txt", True),
+        ("--constraint pins.txt", True),
+        ("-e .", True),
+        ("--editable ./lib", True),
+        (".", True),
+        ("./lib", True),
+        ("  lib/", True),
+        ("wheels/a-1.0-py3-none-any.whl", True),
+        (".[train]", True),
+        ("-f wheels", True),
+        ("--find-links wheels", True),
+        ("file:lib", True),
+        ("a @ file:///workspace/lib", True),
+    ],
+)
+def test_requirements_that_need_other_files_are_known(line: str, needs: bool) -> None:
+    assert needs_files(f"einops\n{line}\ntqdm\n") == needs
+
+
+def test_secrets_stay_out_of_a_project_that_does_not_say_what_does(tmp_path: Path) -> None:
+    made = user_build(tmp_path, image="x", base="y", folder=tmp_path)
+    lines = made.ignore_file.read_text().splitlines()
+    assert {"**/.env", "**/*.pem", "**/id_rsa*", "**/id_ed25519*", "**/.netrc", "**/kubeconfig"} <= set(lines)
 
 
 @pytest.mark.parametrize("project", ["missing", __file__])

@@ -255,7 +255,7 @@ def test_the_world_may_start_again_as_often_as_was_said(backend: str, policy: st
 
 
 def test_jobs_whose_names_differ_by_dashes_have_meshes_of_their_own() -> None:
-    names = [monarch.mesh_name(spec("monarch", name=name)) for name in ("abc", "a-bc", "ab-c")]
+    names = [monarch.mesh_name(name) for name in ("abc", "a-bc", "ab-c")]
     assert names[0] == "abc" and len(set(names)) == 3
     assert all(name.isalnum() for name in names)
 

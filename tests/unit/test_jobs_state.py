@@ -230,7 +230,8 @@ class TestMonarch:
 
     def test_the_end_without_the_mesh_which_the_controller_deleted(self) -> None:
         live = job("monarch", {"conditions": [condition("Complete")]})
-        assert state_of("monarch", [live]).phase == "Succeeded"
+        found = state_of("monarch", [live])
+        assert (found.phase, found.ready, found.workers) == ("Succeeded", 0, 2)
 
 
 texts = st.sampled_from(["True", "False", "Succeeded", "Failed", "Running", "Pending", "Ready", "Complete", "", "75"])

@@ -14,6 +14,7 @@ import yaml
 
 from hvdkit.checks.validate import ERROR, NOTE, validate_files, validate_objects
 from hvdkit.cli.render import manifest
+from hvdkit.cluster.kinds import JOB_KINDS, MADE, MESH, POD, SHARED, VOLUME
 from hvdkit.config.file import read_file
 
 FOLDER = Path(__file__).parents[2] / "manifests"
@@ -71,3 +72,21 @@ def test_the_kustomization_sets_image_namespace_and_nfs_server() -> None:
         assert container["image"] == "registry.example.com/team/hvdkit-worker:latest"
         assert {"name": "data", "nfs": {"server": "nfs.example.com", "path": "/exports/data"}} in pod["volumes"]
         assert {"name": "data", "mountPath": "/data"} in container["volumeMounts"]
+
+
+def test_the_role_has_every_right_that_a_launch_uses() -> None:
+    """To make objects, hand them over, look on, and to see whose an object is when its name is taken."""
+    role = next(one for one in yaml.safe_load_all((FOLDER / "rbac.yaml").read_text()) if one["kind"] == "Role")
+    given = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    used = {(POD, "list"), (POD, "watch")}
+    for kind in MADE:
+        used |= {(kind, verb) for verb in ("get", "create")} if kind is not VOLUME else set()
+        used |= {(kind, verb) for verb in ("list", "patch", "delete")} if kind not in SHARED else set()
+    used |= {(kind, "watch") for kind in (*JOB_KINDS, MESH)}
+    assert {(kind.group, kind.plural, verb) for kind, verb in used} <= given

@@ -284,6 +284,15 @@ class TestJobs:
         answer = why("mpijob", main("mpijob"))
         assert answer.trouble == "operator" and "mpi-operator" in answer.cause
 
+    def test_a_mesh_that_nobody_looks_at(self) -> None:
+        """The controller runs and waits for pods that nobody makes."""
+        mesh = next(one for one in render(spec("monarch")) if one["kind"] == "MonarchMesh")
+        answer = why("monarch", main("monarch"), mesh, pod("train-launcher-abcde"))
+        assert answer.trouble == "operator" and "the Monarch operator" in answer.cause
+        seen = {**mesh, "status": {"conditions": [condition("Ready", "False", reason="Waiting")]}}
+        assert why("monarch", main("monarch"), seen, pod("train-launcher-abcde")).trouble == "waiting"
+        assert why("monarch", main("monarch"), mesh, pod("train-launcher-abcde"), pod("train-0")).trouble != "operator"
+
     def test_after_the_pods_are_gone_the_conditions_speak(self) -> None:
         answer = why("indexed-job", main("indexed-job", FAILED))
         assert answer.trouble == "failed" and "backoff limit" in answer.cause

@@ -32,18 +32,20 @@ _NOBODY = "65534:65534"
 
 def prepare(further: Iterable[str] = ()) -> None:
     """Have the cluster's own images and these in the cache: archives, or images that buildah has."""
-    further = list(further)
+    # One after the other, so that none is packed with layers that the one before has brought.
+    steps = [[], *([one] for one in further)]
     with _locked():
-        missing = _missing(further)
-        if not missing:
-            return
-        try:
-            _import(missing)
-        except Problem as problem:
-            # Whatever an import that was cut off left in the cache: it is only a cache.
-            print(f"cluster: {problem}; importing all images anew", file=sys.stderr, flush=True)
-            shutil.rmtree(_store(), ignore_errors=True)
-            _import(_missing(further))
+        for step in steps:
+            missing = _missing(step)
+            try:
+                _import(missing)
+            except Problem as problem:
+                # Whatever an import that was cut off left in the cache: it is only a cache.
+                print(f"cluster: {problem}; importing all images anew", file=sys.stderr, flush=True)
+                shutil.rmtree(_store(), ignore_errors=True)
+                for again in steps:
+                    _import(_missing(again))
+                return
 
 
 def _missing(further: list[str]) -> dict[str, dict[str, str]]:
@@ -67,6 +69,8 @@ def _missing(further: list[str]) -> dict[str, dict[str, str]]:
 
 
 def _import(missing: dict[str, dict[str, str]]) -> None:
+    if not missing:
+        return
     print(f"cluster: importing {', '.join(Path(path).name for path in missing)}", file=sys.stderr, flush=True)
     in_own_namespaces("import-images", "--", *missing)
     known = _imported()
