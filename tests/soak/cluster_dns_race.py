@@ -38,17 +38,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=20)
     parser.add_argument("--plain", type=int, default=8, help="launches of the plain MPIJob, among the others")
+    parser.add_argument("--minutes", type=float, default=60, help="begin no launch after so long")
     parser.add_argument("--output", type=Path, help="write the result to this file")
     options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
     cluster = Cluster.current()
     user = User(cluster, cluster.namespace("race", "restricted"), Path(tempfile.mkdtemp()))
     facts = machine_facts()
     ours, plain = [], []
     for number in range(options.launches):
+        if time.monotonic() > end:
+            break
         ours.append(launch(user, f"ours-{number}"))
         if len(plain) < options.plain:
             plain.append(apply_plain(user, f"plain-{number}"))
-        print(f"{number + 1} of {options.launches}: {ours[-1]}, plain {plain[-1]}", file=sys.stderr, flush=True)
+        others = f", plain {plain[-1]}" if len(plain) == number + 1 else ""
+        print(f"{number + 1} of {options.launches}: {ours[-1]}{others}", file=sys.stderr, flush=True)
     won = [one["seconds"] for one in plain if one["launchers"] == 1 and one["restarts"] == 0]
     result = {
         "version": 1,
