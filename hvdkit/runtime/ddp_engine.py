@@ -21,6 +21,9 @@ from hvdkit.runtime.broadcast import optimizer_state
 from hvdkit.runtime.engine import Reduction, pick_device, share_cores
 
 
+_PATIENCE = timedelta(minutes=30)
+
+
 class DDPEngine:
     """DistributedDataParallel; NCCL between GPUs, Gloo between CPUs."""
 
@@ -33,8 +36,11 @@ class DDPEngine:
         share_cores(self.local_size)
         on_gpu = self.device.type == "cuda"
         try:
-            # Numbers and objects of the loop stay on the CPU, so Gloo is there beside NCCL.
-            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(minutes=30))
+            dist.init_process_group("nccl" if on_gpu else "gloo", timeout=_PATIENCE)
+            # Numbers and objects of the loop stay on the CPU, and have a group of their own: DDP never lets go of the
+            # one that it reduces with, whose threads may then still hold a tensor of Python's when the interpreter
+            # ends, which is SIGABRT. The threads of this one are over when it is destroyed.
+            self._numbers = dist.new_group(backend="gloo", timeout=_PATIENCE)
         except (RuntimeError, ValueError) as error:  # a rendezvous that nobody serves, a rank that comes twice
             raise EnvironmentProblem(f"torch.distributed did not start: {str(error).splitlines()[0]}.") from error
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -74,35 +80,37 @@ class DDPEngine:
     def broadcast_tensors(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         for _, tensor in named:
             contiguous = tensor.detach().contiguous()
-            dist.broadcast(contiguous.reshape(-1).view(torch.uint8), src=0)  # bytes: Gloo knows few dtypes
+            group = None if tensor.is_cuda else self._numbers
+            dist.broadcast(contiguous.reshape(-1).view(torch.uint8), src=0, group=group)  # bytes: Gloo knows few dtypes
             if not tensor.is_contiguous():
                 tensor.detach().copy_(contiguous)
 
     def broadcast(self, value: Any) -> Any:
         values = [value]
-        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        dist.broadcast_object_list(values, src=0, group=self._numbers, device=torch.device("cpu"))
         return values[0]
 
     def average(self, values: Mapping[str, float]) -> dict[str, float]:
         tensor = torch.tensor([values[key] for key in sorted(values)], dtype=torch.float64)
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, group=self._numbers)
         return dict(zip(sorted(values), (tensor / self.size).tolist(), strict=True))
 
     def gather(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self._numbers)
         return values
 
     def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         row = torch.tensor(list(numbers), dtype=torch.float64)
         rows = [torch.empty_like(row) for _ in range(self.size)]
-        dist.all_gather(rows, row)
+        dist.all_gather(rows, row, group=self._numbers)
         return [gathered.tolist() for gathered in rows]
 
     def barrier(self) -> None:
-        self.gather_numbers([0.0])  # dist.barrier would take NCCL and a GPU for it
+        self.gather_numbers([0.0])
 
     def shutdown(self) -> None:
+        del self._numbers
         dist.destroy_process_group()
 
 

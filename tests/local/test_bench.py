@@ -60,9 +60,8 @@ def test_two_ranks_of_each_engine(tmp_path: Path, engine: str, monkeypatch: pyte
     assert (measured.parts["communication"] is None) == (engine == "ddp")
     assert 0 < measured.parts["compute"] < measured.step_seconds
     assert 0 < measured.cores_used <= os.cpu_count() + 0.5
-    # The training's own figure leaves out another number of first steps; it is near all the same.
-    ranks = 1 if engine == IDEAL else 2
-    assert measured.step_seconds == pytest.approx(ranks * BATCH / found["train"]["images_per_second"], rel=0.6)
+    counted = [seconds for rank in found["ranks"] for seconds in rank["seconds"]["total"][WARMUP:]]
+    assert min(counted) <= measured.step_seconds <= 2 * max(counted)
 
 
 def test_independent_processes_without_a_folder_in_common(tmp_path: Path) -> None:
@@ -83,9 +82,11 @@ def test_independent_processes_without_a_folder_in_common(tmp_path: Path) -> Non
 
 def test_a_rank_that_sleeps_is_a_straggler_and_costs_what_it_sleeps(tmp_path: Path) -> None:
     measured, _ = measure(tmp_path, model="bench_causes:small", env=(f"BENCH_DOZE={SLEEP}",))
-    assert measured.own_seconds[1] - measured.own_seconds[0] == pytest.approx(SLEEP, rel=0.25)
-    assert measured.parts["straggling"] == pytest.approx(SLEEP / 2, rel=0.25)  # one of two ranks waits for the other
-    assert measured.parts["straggling"] > 2 * measured.parts["communication"]
+    (fast, slow), parts = measured.own_seconds, measured.parts
+    assert slow >= SLEEP and slow > fast
+    # One of two ranks waits for the other; a busy machine may now and then have made the other one wait, too.
+    assert 0.99 * (slow - fast) / 2 <= parts["straggling"] <= slow / 2
+    assert parts["straggling"] > parts["communication"]
 
 
 def test_a_loader_that_sleeps_is_data_wait(tmp_path: Path) -> None:

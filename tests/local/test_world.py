@@ -53,3 +53,26 @@ def test_alone_it_is_a_world_of_one(script, tmp_path):
     done = run("python", script, "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "epoch 1: loss" in done.stdout
+
+
+THREADS = """
+import pathlib, torch, hvdkit
+
+def reducing():
+    return sum("gloo_runloop" in (task / "comm").read_text() for task in pathlib.Path("/proc/self/task").iterdir())
+
+with hvdkit.init(engine="ddp") as world:
+    model = torch.nn.Linear(2, 2)
+    model, optimizer = world.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+    model(torch.ones(1, 2)).sum().backward()
+    before = reducing()
+print(before, reducing())
+"""
+
+
+def test_a_ddp_rank_leaves_no_thread_that_holds_tensors_of_python(tmp_path):
+    """Such a thread, when it came late, ended the interpreter with SIGABRT. DDP keeps those of its gradients."""
+    done = run("torchrun", "--standalone", "--no-python", "python", "-c", THREADS, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    before, after = map(int, done.stdout.split())
+    assert after == before // 2 > 0
