@@ -20,7 +20,6 @@ from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.runtime.broadcast import optimizer_state
 from hvdkit.runtime.engine import Reduction, pick_device, share_cores
 
-
 _PATIENCE = timedelta(minutes=30)
 
 
