@@ -143,6 +143,9 @@ def start(name: str) -> Engine:
             f"torch cannot be used ({error}); install it with \"pip install 'hvdkit[train]'\"; 'hvdkit doctor' "
             "says more."
         ) from error
+    from hvdkit.runtime import late_compiler
+
+    late_compiler.put_off()
     chosen = choose(name, os.environ)
     if chosen == "horovod":
         from hvdkit.runtime.horovod_engine import HorovodEngine

@@ -25,15 +25,16 @@ PYTHONPATH = f"{HERE}:{HERE.parent.parent}"
 STEPS, WARMUP, BATCH = 24, 6, 64
 SLEEP = 0.6  # seconds: far more than a step takes, also on a machine that is busy with other things
 CYCLE = 1.0  # seconds between two looks of Horovod for gradients: longer still
+SLOW = {"steps": 8, "warmup_steps": 2}  # enough of steps that long
 
 
 def measure(folder: Path, engine: str = "horovod", data: str = "synthetic", **changes) -> tuple[Figures, dict]:
     """One run of two ranks, and what its log said."""
-    settings = SweepSettings(workers=(1, 2), steps=STEPS, warmup_steps=WARMUP, batch_size=BATCH, **changes)
+    settings = SweepSettings(workers=(1, 2), batch_size=BATCH, **{"steps": STEPS, "warmup_steps": WARMUP} | changes)
     point = Point(data=data, engine=engine, workers=2)
     spec = RunSpec(point=point, settings=settings, log=folder / "run.log", timeout=LIMIT)
     found = read_log(LocalRunner().run_point(spec), point)
-    return figures(found["ranks"], ideal=engine == IDEAL, warmup=WARMUP), found
+    return figures(found["ranks"], ideal=engine == IDEAL, warmup=settings.warmup_steps), found
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def test_independent_processes_without_a_folder_in_common(tmp_path: Path) -> Non
 
 
 def test_a_rank_that_sleeps_is_a_straggler_and_costs_what_it_sleeps(tmp_path: Path) -> None:
-    measured, _ = measure(tmp_path, model="bench_causes:small", env=(f"BENCH_DOZE={SLEEP}",))
+    measured, _ = measure(tmp_path, model="bench_causes:small", env=(f"BENCH_DOZE={SLEEP}",), **SLOW)
     (fast, slow), parts = measured.own_seconds, measured.parts
     assert slow >= SLEEP and slow > fast
     # One of two ranks waits for the other; a busy machine may now and then have made the other one wait, too.
@@ -95,6 +96,7 @@ def test_a_loader_that_sleeps_is_data_wait(tmp_path: Path) -> None:
         data="bench_causes:sluggish",
         env=(f"BENCH_SLUGGISH={SLEEP / BATCH}",),
         train_args=("--loader-workers", "0"),
+        **SLOW,
     )
     assert measured.parts["data"] >= SLEEP
     assert measured.parts["data"] > measured.parts["compute"]
@@ -102,7 +104,7 @@ def test_a_loader_that_sleeps_is_data_wait(tmp_path: Path) -> None:
 
 def test_a_slow_allreduce_is_communication(tmp_path: Path) -> None:
     """Horovod looks for gradients more rarely than a step takes."""
-    measured, _ = measure(tmp_path, env=(f"HOROVOD_CYCLE_TIME={1000 * CYCLE:g}",))
+    measured, _ = measure(tmp_path, env=(f"HOROVOD_CYCLE_TIME={1000 * CYCLE:g}",), **SLOW)
     parts = measured.parts
     assert parts["communication"] > parts["compute"] + parts["straggling"] + parts["data"]
     assert measured.step_seconds > 0.8 * CYCLE  # at least a cycle; now and then it is two

@@ -80,12 +80,12 @@ try:
     runpy.run_module("hvdkit", run_name="__main__")
 except SystemExit as leaving:
     assert not leaving.code, leaving.code
-assert "horovod" not in sys.modules
+assert "horovod" not in sys.modules and "torch._dynamo" not in sys.modules
 assert "libmpi" not in open("/proc/self/maps").read()
 """
 
 
-def test_alone_it_is_one_process_that_touches_no_mpi(small_data):
+def test_alone_it_is_one_process_that_touches_neither_mpi_nor_a_compiler(small_data):
     done = run(sys.executable, "-c", ALONE_WITHOUT_MPI, f"--data-dir={small_data}", "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
