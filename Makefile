@@ -30,10 +30,10 @@ help:
 demo: $(VENV)/.horovod
 	$(BIN)/hvdkit launch --backend local --workers 2
 
-# Two files at a time: most tests wait for processes to start, connect or end. The long ones first, and in this order
-# (pytest would begin with files of many tests, which are the quick ones): else one core idles at the end.
+# Three files at a time: many tests wait for processes to start, connect or end. In the order of tests/local/conftest.py
+# (pytest-xdist would begin with files of many tests, which are the quick ones).
 test: $(VENV)/.horovod
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/local tests/unit
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/local tests/unit
 
 # First of all, before anything is downloaded or built.
 root:
