@@ -2,7 +2,7 @@
 
 from hvdkit.cluster.api import ApiError, Cluster
 from hvdkit.cluster.job import Job, find_job, is_ours
-from hvdkit.cluster.kinds import MAIN, ROLE_BINDING, SHARED, Object, kind_of, name_of
+from hvdkit.cluster.kinds import MAIN, ROLE_BINDING, SHARED, VOLUME, Object, kind_of, name_of
 from hvdkit.errors import EnvironmentProblem, HvdkitError, InputError
 from hvdkit.jobs.spec import JobSpec
 
@@ -44,9 +44,24 @@ def _send(cluster: Cluster, spec: JobSpec, made: Object, *, dry_run: bool) -> Ob
             return _made_all_the_same(cluster, spec, made, error)
         if error.reason != "AlreadyExists":
             raise _explained(cluster, made, error) from None
+        if kind is VOLUME:
+            _check_usable(cluster, name_of(made))
         if kind in SHARED:
             return None
     raise _taken(cluster, spec, made)
+
+
+def _check_usable(cluster: Cluster, volume: str) -> None:
+    """A volume whose claim was deleted takes no other one, also not of the same name: the pods would wait for ever."""
+    try:
+        there = cluster.get(VOLUME, volume)
+    except ApiError:
+        return  # we may create volumes, but not read them
+    if there is not None and (there.get("status") or {}).get("phase") in ("Released", "Failed"):
+        raise EnvironmentProblem(
+            f"--nfs: the PersistentVolume '{volume}' is still there, of a claim that was deleted, and takes no new "
+            f"one; remove it with `kubectl delete pv {volume}` (the files on the server stay), and launch again."
+        )
 
 
 def _made_all_the_same(cluster: Cluster, spec: JobSpec, made: Object, error: ApiError) -> Object:

@@ -47,11 +47,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NfsServer]:
 
 @pytest.fixture
 def user(server: NfsServer, tmp_path: Path) -> Iterator[User]:
-    """With the one right more that an NFS volume takes where `restricted` is enforced."""
+    """With the rights that an NFS volume takes beside the usual ones where `restricted` is enforced."""
     cluster = server.cluster
     cluster.namespace(NAMESPACE, "restricted")
     made = User(cluster, NAMESPACE, tmp_path)
-    cluster.kubectl("create", "clusterrole", "volumes", "--verb=create", "--resource=persistentvolumes")
+    cluster.kubectl("create", "clusterrole", "volumes", "--verb=create,get", "--resource=persistentvolumes")
     subject = f"--serviceaccount={NAMESPACE}:hvdkit"
     cluster.kubectl("create", "clusterrolebinding", "volumes", "--clusterrole=volumes", subject)
     try:
@@ -100,6 +100,23 @@ def test_a_job_outlasts_20_seconds_without_the_server(server: NfsServer, user: U
     assert steps_saved(run)[-1] == STEPS
     assert not list((run / "checkpoints").glob(".writing-*"))
     assert {(file.stat().st_uid, file.stat().st_gid) for file in run.rglob("*")} == {(1000, 1000)}
+    assert_a_lost_claim_is_told(server, user)
+
+
+def assert_a_lost_claim_is_told(server: NfsServer, user: User) -> None:
+    """Its volume would take no other claim, and the pods of the next job would wait for ever."""
+    cluster = server.cluster
+    user.hvdkit("delete", "nfs")
+    cluster.kubectl("delete", "persistentvolumeclaim", "--all", f"--namespace={NAMESPACE}")
+
+    def released() -> list[str]:
+        volumes = cluster.get("persistentvolumes")["items"]
+        return [one["metadata"]["name"] for one in volumes if one["status"]["phase"] == "Released"]
+
+    wait_for(released, "a volume without its claim", LIMIT)
+    done = user.hvdkit(*launch(server), code=3)
+    assert f"`kubectl delete pv {released()[0]}`" in done.stderr
+    assert user.json("list")["jobs"] == []
 
 
 def fill(disk: Path) -> None:

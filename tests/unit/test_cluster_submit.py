@@ -172,6 +172,31 @@ class TestSubmit:
                 submit(cluster, job, render(job))
         assert server.made == []
 
+    @pytest.mark.parametrize(
+        ("phase", "refused"), [("Bound", False), ("Available", False), ("Released", True), (None, False)]
+    )
+    def test_a_volume_that_takes_no_new_claim(self, phase: str | None, refused: bool, tmp_path, monkeypatch) -> None:
+        volume = Volume(mount="/data", nfs=Nfs(server="nfs", path="/data"))
+        job = spec("mpijob", volumes=(volume,), nfs_mode="pv", namespace="default")
+        server = Api(refuse={"PersistentVolume": (409, "AlreadyExists", "exists")})
+
+        def answer(request: Request) -> None:
+            if request.command == "GET" and "/persistentvolumes/" in request.route:
+                if phase is None:
+                    request.status(403, "Forbidden", "you may not get persistentvolumes")
+                else:
+                    request.json(200, {"metadata": {"name": "x"}, "status": {"phase": phase}})
+            else:
+                server(request)
+
+        with api(answer, tmp_path, monkeypatch) as (cluster, _):
+            if refused:
+                with pytest.raises(EnvironmentProblem, match=r"--nfs: the PersistentVolume .*`kubectl delete pv "):
+                    submit(cluster, job, render(job))
+            else:
+                submit(cluster, job, render(job))
+        assert [kind for kind, _ in server.made] == ([] if refused else ["PersistentVolumeClaim", "MPIJob"])
+
     def test_a_server_that_says_later_is_asked_later(self, tmp_path, monkeypatch) -> None:
         monkeypatch.setattr("hvdkit.cluster.api.pause", lambda attempt, error=None: 0.01)
         server, times = Api(), []
