@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from running import LAUNCHERS, MPIRUN, run, started
+from running import LAUNCHERS, MPIRUN, SECONDS, run, started
 
 from hvdkit.train.datasets import digits, idx
 from hvdkit.train.history import read
@@ -211,7 +211,7 @@ def test_asked_to_stop_all_ranks_leave_with_75(to, small_data):
         else:
             ranks = [child for child in psutil.Process(job.pid).children() if "train" in child.cmdline()]
             ranks[-1].send_signal(signal.SIGTERM)
-        _, stderr = job.communicate(timeout=60)
+        _, stderr = job.communicate(timeout=SECONDS)
     assert job.returncode == 75, stderr
     assert len(re.findall(r"hvdkit: stopped after step \d+, as asked; nothing was saved", stderr)) == 1
 
@@ -222,7 +222,7 @@ def test_a_signal_shows_the_stacks_and_training_goes_on(small_data):
             if line.startswith("step"):
                 os.kill(job.pid, signal.SIGQUIT)
                 break
-        stdout, stderr = job.communicate(timeout=60)
+        stdout, stderr = job.communicate(timeout=SECONDS)
     assert job.returncode == 0
     assert "most recent call first" in stderr
     assert "loop.py" in stderr

@@ -5,7 +5,7 @@ import sys
 
 import psutil
 from launching import wait_until
-from running import started
+from running import SECONDS, started
 
 from hvdkit.train.datasets.sampling import step_bounds
 from hvdkit.train.history import read
@@ -60,7 +60,7 @@ def test_a_rank_is_killed_and_a_host_is_added(tmp_path):
         hosts.write_text("".join(f"{name}:1\n" for name in (*HOSTS, NEW_HOST)))
         wait_for("a new world of 3 ranks goes on from step")
         (tmp_path / "slow").unlink()
-        job.wait(timeout=120)
+        job.wait(timeout=SECONDS)
     assert job.returncode == 0, log.read_text()
 
     first, second = (int(step) for step in wait_for(r"goes on from step (\d+)", times=2))

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from launching import wait_until
-from running import LAUNCHERS, run, started
+from running import LAUNCHERS, SECONDS, run, started
 
 from hvdkit.train.checkpoints import load
 
@@ -98,7 +98,7 @@ def test_killed_at_random_moments_the_end_is_the_same(folder, uninterrupted):
                 time.sleep(chance.uniform(0, 0.3))
             victims = [one for one in ranks(job) if one.environ().get("OMPI_COMM_WORLD_RANK") == str(number % 2)]
             victims[0].kill()
-            job.communicate(timeout=60)
+            job.communicate(timeout=SECONDS)
         assert job.returncode == 128 + signal.SIGKILL
         assert newest_step(output) < STEPS, "the kill came too late to show anything"
     done = run(*LAUNCHERS["hvdkit-mpi"], *TRAIN, f"--output={output}", cwd=folder)
@@ -119,7 +119,7 @@ def test_asked_to_stop_it_saves_leaves_with_75_and_goes_on(to, folder, uninterru
             if " step " in line:
                 break
         job.send_signal(signal.SIGTERM)
-        stdout, stderr = job.communicate(timeout=60)
+        stdout, stderr = job.communicate(timeout=SECONDS)
     assert job.returncode == 75, stdout + stderr
     assert stderr.count("as asked; the same command goes on from there") == 1
     assert 0 < newest_step(output) < STEPS
@@ -139,7 +139,7 @@ def test_three_ranks_are_the_same_in_every_run_when_deterministic(folder):
             if name == "second":  # this one is killed on the way
                 wait_until(lambda: newest_step(output) >= 5, lambda: "a checkpoint")  # noqa: B023
                 os.kill(job.pid, signal.SIGKILL)
-            job.communicate(timeout=120)
+            job.communicate(timeout=SECONDS)
         if name == "second":
             assert newest_step(output) < 27
             assert run(*launcher, *flags, f"--output={output}", cwd=folder).returncode == 0

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import LAUNCHERS, run, started
+from running import LAUNCHERS, SECONDS, run, started
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -41,7 +41,7 @@ def test_asked_to_stop_it_leaves_with_75(script, tmp_path):
             if "epoch 1" in line:
                 break
         job.send_signal(signal.SIGTERM)
-        stdout, stderr = job.communicate(timeout=60)
+        stdout, stderr = job.communicate(timeout=SECONDS)
     assert job.returncode == 75
     last = (re.findall(r"epoch (\d+): loss", stdout) or ["1"])[-1]
     newest = max(path.name for path in (tmp_path / "runs/mine").glob("step-*.pt"))
