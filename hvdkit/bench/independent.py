@@ -18,6 +18,7 @@ import click
 
 from hvdkit.cli.train import FIELDS, settings_options
 from hvdkit.errors import HvdkitError
+from hvdkit.runtime import late_compiler
 from hvdkit.runtime.engine import Reduction, pick_device
 from hvdkit.runtime.single_engine import SingleEngine, SinglePrepared
 from hvdkit.runtime.stop import StopRequest
@@ -31,6 +32,7 @@ class IndependentEngine(SingleEngine):
     """One process that starts its first step together with the others and is alone from then on."""
 
     def __init__(self, barrier: Path | None, count: int) -> None:
+        late_compiler.put_off()  # as in the ranks that they are compared with
         super().__init__()
         self._barrier = barrier
         self._count = count

@@ -55,9 +55,11 @@ def _check_usable(cluster: Cluster, volume: str) -> None:
     """A volume whose claim was deleted takes no other one, also not of the same name: the pods would wait for ever."""
     try:
         there = cluster.get(VOLUME, volume)
-    except ApiError:
-        return  # we may create volumes, but not read them
-    if there is not None and (there.get("status") or {}).get("phase") in ("Released", "Failed"):
+    except ApiError as error:
+        if error.status == 403:
+            return  # we may create volumes, but not read them
+        raise
+    if there is not None and (there.get("status") or {}).get("phase") == "Released":
         raise EnvironmentProblem(
             f"--nfs: the PersistentVolume '{volume}' is still there, of a claim that was deleted, and takes no new "
             f"one; remove it with `kubectl delete pv {volume}` (the files on the server stay), and launch again."

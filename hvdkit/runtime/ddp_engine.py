@@ -35,7 +35,8 @@ class DDPEngine:
         share_cores(self.local_size)
         on_gpu = self.device.type == "cuda"
         try:
-            dist.init_process_group("nccl" if on_gpu else "gloo", timeout=_PATIENCE)
+            # Also with GPUs a script may reduce what it has on the CPU.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_PATIENCE)
             # Numbers and objects of the loop stay on the CPU, and have a group of their own: DDP never lets go of the
             # one that it reduces with, whose threads may then still hold a tensor of Python's when the interpreter
             # ends, which is SIGABRT. The threads of this one are over when it is destroyed.

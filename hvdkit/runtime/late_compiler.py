@@ -1,8 +1,8 @@
 """Optimizers that leave torch's compiler alone until something is compiled.
 
-torch.optim imports torch._dynamo, and with it hundreds of files, only to tell it what not to compile: nearly half of
-the time that a rank takes to start (1.3 of 3.0 s here), and of what all ranks of a job read from a shared disk. As long
-as nobody has imported it, there is nobody to tell.
+torch.optim imports torch._dynamo, and with it hundreds of files, only to tell it what not to compile. That takes a rank
+nearly as long as torch itself, and all ranks of a job may read them from one shared disk. As long as nobody else has
+imported it, there is nobody to tell. (DDP does import it, always.)
 """
 
 import functools
@@ -20,7 +20,7 @@ _MARK = "__dynamo_disable"  # where torch keeps what it made of a function that 
 def put_off() -> None:
     """From now on making and using an optimizer imports the compiler no more; who compiles still gets all of it.
 
-    On a torch that is built differently this changes nothing.
+    On a torch that is built differently the import comes as before.
     """
     if _COMPILER in sys.modules:
         return
@@ -40,7 +40,7 @@ def _put_off_disabling(method: Callable[..., Any] | None) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         if _COMPILER not in sys.modules:
             return plain(*args, **kwargs)
-        delattr(plain, _MARK)  # torch puts its own there
+        vars(plain).pop(_MARK, None)  # torch puts its own there
         return method(*args, **kwargs)
 
     setattr(plain, _MARK, run)
@@ -49,7 +49,7 @@ def _put_off_disabling(method: Callable[..., Any] | None) -> None:
 def _without_break(step: Callable[..., Any]) -> Callable[..., Any]:
     """The step without the mark for the compiler before and after it."""
 
-    @functools.wraps(step)
+    @functools.wraps(step.__wrapped__)
     def run(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         if _COMPILER in sys.modules:
             return step(self, *args, **kwargs)

@@ -64,6 +64,9 @@ def test_two_ranks_of_each_engine(tmp_path: Path, engine: str, monkeypatch: pyte
     assert 0 < measured.cores_used <= os.cpu_count() + 0.5
     counted = [seconds for rank in found["ranks"] for seconds in rank["seconds"]["total"][WARMUP:]]
     assert min(counted) <= measured.step_seconds <= 2 * max(counted)
+    ranks = 1 if engine == IDEAL else 2
+    every = [seconds for rank in found["ranks"] for seconds in rank["seconds"]["total"]]
+    assert min(every) <= ranks * BATCH / found["train"]["images_per_second"] <= 2 * max(every)
 
 
 def test_independent_processes_without_a_folder_in_common(tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_a_rank_that_sleeps_is_a_straggler_and_costs_what_it_sleeps(tmp_path: Pa
     (fast, slow), parts = measured.own_seconds, measured.parts
     assert slow >= SLEEP and slow > fast
     # One of two ranks waits for the other; a busy machine may now and then have made the other one wait, too.
-    assert 0.99 * (slow - fast) / 2 <= parts["straggling"] <= slow / 2
+    assert 0.9 * (slow - fast) / 2 <= parts["straggling"] <= slow / 2
     assert parts["straggling"] > parts["communication"]
 
 

@@ -56,16 +56,23 @@ def test_alone_it_is_a_world_of_one(script, tmp_path):
 
 
 THREADS = """
-import pathlib, torch, hvdkit
+import contextlib, pathlib, time, torch, hvdkit
 
 def reducing():
-    return sum("gloo_runloop" in (task / "comm").read_text() for task in pathlib.Path("/proc/self/task").iterdir())
+    names = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names.append((task / "comm").read_text())
+    return sum("gloo_runloop" in name for name in names)
 
 with hvdkit.init(engine="ddp") as world:
     model = torch.nn.Linear(2, 2)
     model, optimizer = world.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
     model(torch.ones(1, 2)).sum().backward()
     before = reducing()
+end = time.monotonic() + 60
+while reducing() > before // 2 and time.monotonic() < end:
+    time.sleep(0.01)  # the kernel may show a thread for a moment after its end
 print(before, reducing())
 """
 
@@ -75,4 +82,4 @@ def test_a_ddp_rank_leaves_no_thread_that_holds_tensors_of_python(tmp_path):
     done = run("torchrun", "--standalone", "--no-python", "python", "-c", THREADS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     before, after = map(int, done.stdout.split())
-    assert after == before // 2 > 0
+    assert after <= before // 2 and before > 0

@@ -63,6 +63,7 @@ ROUGH = {
     "bf16 weights": {"batch_size": 16, "precision": "bf16"},
     "amp-bf16": {"batch_size": 16, "precision": "amp-bf16", "clip": 1.0},
     # Few images: CPUs compute with fp16 very slowly.
+    "few images": {"batch_size": 4, "clip": 1.0},
     "amp-fp16": {"batch_size": 4, "precision": "amp-fp16", "loss_scale": 2.0**24, "clip": 1.0},
     "compiled": {"batch_size": 16, "compile": True},
     "resnet18": {"batch_size": 4, "model": "resnet18", "max_steps": 3},
