@@ -61,8 +61,13 @@ e2e-machines:
 cluster-images:
 	$(BIN)/python -m tests.e2e.cluster build $(CLUSTER_IMAGES)
 
+# First two files at a time; then, one by one, the tests that stop what all use, or need the processors to themselves.
+# Bench and training keep the processors busy: in this order the others, which mostly wait, run beside them.
 cluster-tests:
-	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py
+	$(IN_CLUSTER) sh -ec '\
+		$(PYTEST) -n 2 $(TWO_FILES) -m "not alone" \
+			$(foreach first,bench lifecycle nfs monarch training,tests/e2e/test_k8s_$(first).py) tests/e2e/test_k8s_*.py; \
+		$(PYTEST) -m alone tests/e2e/test_k8s_*.py'
 
 # The users' Dockerfile and command, on a Debian made of packages; buildah keeps the layers, so a second time is quick.
 images: root $(VENV)/.horovod

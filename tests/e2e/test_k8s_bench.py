@@ -177,7 +177,16 @@ def test_the_result_was_pushed_and_scraped(scene: SimpleNamespace) -> None:
     assert shown == pytest.approx(expected) and len(shown) == 2
 
 
-@pytest.mark.parametrize(("engine", "slots"), [("horovod", 1), ("ddp", 1), (IDEAL, 1), (IDEAL, 2)])
+@pytest.mark.parametrize(
+    ("engine", "slots"),
+    [
+        ("horovod", 1),
+        ("ddp", 1),
+        # Unconnected ranks must be at work together for half of their steps, which others' jobs could prevent.
+        pytest.param(IDEAL, 1, marks=pytest.mark.alone),
+        pytest.param(IDEAL, 2, marks=pytest.mark.alone),
+    ],
+)
 def test_a_point_without_an_operator(
     user: User, engine: str, slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
