@@ -9,12 +9,17 @@ PYTEST := $(BIN)/python -m pytest
 OWN_NAMESPACES := unshare --fork --pid --kill-child --mount-proc --net --uts --mount
 
 # A real Kubernetes that ends with the command; the first time it compiles it, for 20 minutes and more.
-IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run $(foreach image,$(CLUSTER_IMAGES),--image=localhost/hvdkit-$(image)) --
+IN_CLUSTER = $(BIN)/python -m tests.e2e.cluster run $(CLUSTER_IMAGES) --
 IN_TWO_NODES = $(IN_CLUSTER:run=run --nodes=2)
-CLUSTER_IMAGES = worker:$(VERSION) worker:$(VERSION)-monarch nfs:$(VERSION)
+CLUSTER_IMAGES = $(addprefix --image=localhost/hvdkit-,worker:$(VERSION) worker:$(VERSION)-monarch nfs:$(VERSION))
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' hvdkit/__init__.py)
 
+# Several files at a time: many tests wait for processes to start, connect or end. The long ones first, in a given order
+# (pytest-xdist would begin with files of many tests, which are the quick ones): else one core idles at the end.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+
 .PHONY: e2e-cluster cluster-up cluster-down demo test e2e images lint root soak bench clean help
+.PHONY: e2e-machines cluster-images cluster-tests
 
 help:
 	@echo "make demo    train MNIST on 2 Horovod ranks on this machine"
@@ -30,23 +35,40 @@ help:
 demo: $(VENV)/.horovod
 	$(BIN)/hvdkit launch --backend local --workers 2
 
-# Three files at a time: many tests wait for processes to start, connect or end. In the order of tests/local/conftest.py
-# (pytest-xdist would begin with files of many tests, which are the quick ones).
+# In the order of tests/local/conftest.py.
 test: $(VENV)/.horovod
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/local tests/unit
+	$(PYTEST) -n 3 $(BY_FILE) tests/local tests/unit
 
 # First of all, before anything is downloaded or built.
 root:
 	@[ "$$(id -u)" = 0 ] || { echo "make: images and namespaces need root; run this with sudo."; exit 3; }
 
+# Whatever must be compiled comes first; the import of the images waits for the disk, and tests can run meanwhile.
 e2e: root $(VENV)/.horovod images
 	$(BIN)/python tests/e2e/prometheus_server.py
-	$(OWN_NAMESPACES) $(PYTEST) tests/e2e --ignore-glob='*test_k8s_*' --ignore=tests/e2e/test_cluster_lifecycle.py
-	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py
+	$(BIN)/python -m tests.e2e.cluster build
+	$(MAKE) --jobs=2 e2e-machines cluster-images
+	$(MAKE) cluster-tests
 
 # The part of e2e that needs a real cluster.
 e2e-cluster: root $(VENV)/.horovod images
-	$(IN_CLUSTER) $(PYTEST) tests/e2e/test_k8s_*.py
+	$(MAKE) cluster-tests
+
+# Of two files at a time, each has machines, a network and processes of its own.
+e2e-machines:
+	$(PYTEST) $(BY_FILE) --tx '2*popen//python=$(OWN_NAMESPACES) $(BIN)/python' tests/e2e/test_prometheus.py \
+		$(filter-out tests/e2e/test_k8s_% tests/e2e/test_cluster_lifecycle.py,$(wildcard tests/e2e/test_*.py))
+
+cluster-images:
+	$(BIN)/python -m tests.e2e.cluster build $(CLUSTER_IMAGES)
+
+# First two files at a time; then, one by one, the tests that stop what all use, or need the processors to themselves.
+# Bench and training keep the processors busy: in this order the others, which mostly wait, run beside them.
+cluster-tests:
+	$(IN_CLUSTER) sh -ec '\
+		$(PYTEST) -n 2 $(BY_FILE) -m "not alone" \
+			$(foreach first,bench lifecycle nfs monarch training,tests/e2e/test_k8s_$(first).py) tests/e2e/test_k8s_*.py; \
+		$(PYTEST) -m alone tests/e2e/test_k8s_*.py'
 
 # The users' Dockerfile and command, on a Debian made of packages; buildah keeps the layers, so a second time is quick.
 images: root $(VENV)/.horovod

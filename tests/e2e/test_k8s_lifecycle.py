@@ -195,6 +195,7 @@ class TestFailures:
         assert "you may not create jobs in namespace" in done.stderr and "manifests/rbac.yaml" in done.stderr
         assert "manifests/rbac.yaml" in nobody.hvdkit("list", code=3).stderr
 
+    @pytest.mark.alone
     def test_the_api_server_is_away_for_a_while(self, user: User, cluster: Cluster) -> None:
         """Every line once, the end is seen, the exit code is right."""
         script = "i=0; while [ $i -lt 45 ]; do i=$((i+1)); echo tick $i; sleep 1; done; exit 4"

@@ -43,6 +43,7 @@ def test_an_mpi_that_puts_all_ranks_into_one_pod(place: Place) -> None:
     assert place.user.json("why", "world")["trouble"] == "world"
 
 
+@pytest.mark.alone
 def test_names_that_come_late(place: Place) -> None:
     """The race of every plain MPIJob, made certain: no name resolves when the launcher starts."""
     place.cluster.stop("coredns")
@@ -57,6 +58,7 @@ def test_names_that_come_late(place: Place) -> None:
     assert [(pod["phase"], pod["restarts"]) for pod in place.launchers("late")] == [("Succeeded", 0)]
 
 
+@pytest.mark.alone  # test_k8s_nfs.py changes how nodes mount NFS
 def test_an_nfs_server_that_does_not_answer(place: Place) -> None:
     admin = User.__new__(User)  # who may make PVs: under `restricted`, NFS comes through one
     environment = {**place.user.environment, "KUBECONFIG": str(place.cluster.kubeconfig)}
