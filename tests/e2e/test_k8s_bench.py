@@ -127,6 +127,14 @@ def scene(user: User, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simp
         yield SimpleNamespace(prometheus=prometheus, result=result, done=done)
 
 
+def test_an_image_that_is_not_there_stops_the_sweep(user: User) -> None:
+    """The first here: a kubelet probes the first pods of its life late, and this one waits anyway."""
+    words = ["bench", "scaling", "--backend", "indexed-job", "--workers", "1,2", "--image", "localhost/nothing:1"]
+    refused = user.hvdkit(*words, "--threads", "1", "--output", "nothing", code=3)
+    assert "the image localhost/nothing:1 cannot be pulled: check the name and tag of --image" in refused.stderr
+    assert user.json("list")["jobs"] == []
+
+
 def test_every_run_succeeded_and_is_in_the_result(scene: SimpleNamespace, user: User) -> None:
     jsonschema.validate(scene.result, result_file.schema())
     assert [run["problem"] for run in scene.result["runs"]] == [None] * (2 * REPEATS)
@@ -205,11 +213,4 @@ def test_a_point_without_an_operator(
     measured = figures(found["ranks"], ideal=engine == IDEAL, warmup=WARMUP)
     assert len(found["ranks"]) == 2 * slots and measured.images_per_second > 0
     assert found["train"]["engine"] == ("single" if engine == IDEAL else engine)
-    assert user.json("list")["jobs"] == []
-
-
-def test_an_image_that_is_not_there_stops_the_sweep(user: User) -> None:
-    words = ["bench", "scaling", "--backend", "indexed-job", "--workers", "1,2", "--image", "localhost/nothing:1"]
-    refused = user.hvdkit(*words, "--threads", "1", "--output", "nothing", code=3)
-    assert "the image localhost/nothing:1 cannot be pulled: check the name and tag of --image" in refused.stderr
     assert user.json("list")["jobs"] == []
