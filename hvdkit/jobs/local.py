@@ -150,6 +150,9 @@ def _variables(spec: JobSpec, machine: Machine) -> list[Setting]:
         Setting(name="PYTHONFAULTHANDLER", value="1", reason="a crash in native code shows the Python stack"),
         *horovod_settings(controller=spec.controller, gpus=machine.gpus > 0, one_machine=not spec.hosts),
     ]
+    if spec.controller == "mpi" and not spec.hosts and not machine.gpus and spec.world_size > machine.cores:
+        reason = "more ranks than cores: free to move, all that wait may share one core and all that compute another"
+        settings.append(Setting(name="HVDKIT_ONE_CORE", value="1", reason=reason))
     if spec.controller == "mpi" and machine.mpi_prefix:
         reason = "the Open MPI wheel does not know where pip put it"
         settings.append(Setting(name="OPAL_PREFIX", value=machine.mpi_prefix, reason=reason))
@@ -189,7 +192,7 @@ def _mpirun(spec: JobSpec, machine: Machine, variables: list[Setting]) -> tuple[
         Setting(
             name="--bind-to",
             value="none",
-            reason=f"{largest} ranks share {machine.cores} cores; a bound rank could not move off a busy one",
+            reason=f"{largest} ranks share {machine.cores} cores; Open MPI would bind them to cores we may not use",
         ),
         Setting(name="--oversubscribe", value="", reason="more ranks than cores are allowed, for debugging"),
     ]

@@ -45,6 +45,15 @@ sys.stdout.write(f'last words of {rank}')"""
         assert all(line in log for line in (*expected, *errors))
 
 
+def test_more_ranks_than_cores_have_one_core_each_of_those_we_may_use() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    ranks = len(allowed) + 1
+    result = launch("--workers", str(ranks), *python("print(rank, sorted(os.sched_getaffinity(0)))"))
+    assert result.returncode == 0, result.stderr
+    expected = [f"[{rank}] {rank} [{allowed[rank % len(allowed)]}]" for rank in range(ranks)]
+    assert sorted(result.stdout.splitlines()) == sorted(expected)
+
+
 @pytest.mark.parametrize("controller", CONTROLLERS)
 def test_exit_code_is_that_of_the_first_rank_that_failed(controller: str) -> None:
     code = "print('all is well with', rank)\nif rank == 1: print('it broke here'); sys.exit(41)\ntime.sleep(600)"

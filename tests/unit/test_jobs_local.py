@@ -55,6 +55,20 @@ def test_two_ranks_by_mpi() -> None:
     )
 
 
+def test_more_ranks_than_cores_stay_where_they_are() -> None:
+    hosts = (Host(name="a", slots=16), Host(name="b", slots=16))
+    cases = {
+        "more": (spec(workers=9), MACHINE),
+        "as many": (spec(workers=8), MACHINE),
+        "gloo, which sleeps": (spec(workers=9, controller="gloo"), MACHINE),
+        "hosts, whose cores we do not know": (spec(workers=2, hosts=hosts), MACHINE),
+        "GPUs": (spec(workers=9), replace(MACHINE, gpus=16)),
+        "as the user says": (spec(workers=9, env={"HVDKIT_ONE_CORE": "0"}), MACHINE),
+    }
+    found = {name: render(*case).processes[0].env.get("HVDKIT_ONE_CORE") for name, case in cases.items()}
+    assert found == dict.fromkeys(cases) | {"more": "1", "as the user says": "0"}
+
+
 def test_hosts_with_unequal_slots_by_gloo() -> None:
     hosts = (Host(name="a", slots=2), Host(name="b", slots=1))
     plan = render(spec(workers=2, hosts=hosts, controller="gloo"), MACHINE)
