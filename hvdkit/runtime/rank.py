@@ -61,7 +61,7 @@ def stay_on_one_core(local_rank: int) -> None:
     """Bind this rank to one of the cores that we may use.
 
     Horovod's threads wait for each other by yielding their core again and again. To the kernel they are as busy as the
-    threads that compute; with four of each on two cores it often kept one kind on each, and half of the time was lost.
+    threads that compute; with four of each on two cores each kind often had one to itself, and half the speed was lost.
     """
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[local_rank % len(cores)]})
