@@ -62,11 +62,11 @@ e2e-machines:
 cluster-images:
 	$(BIN)/python -m tests.e2e.cluster build $(CLUSTER_IMAGES)
 
-# First two files at a time; then, one by one, the tests that stop what all use, or need the processors to themselves.
+# First three files at a time; then, one by one, the tests that stop what all use, or need the processors to themselves.
 # Bench and training keep the processors busy: in this order the others, which mostly wait, run beside them.
 cluster-tests:
 	$(IN_CLUSTER) sh -ec '\
-		$(PYTEST) -n 2 $(BY_FILE) -m "not alone" \
+		$(PYTEST) -n 3 $(BY_FILE) -m "not alone" \
 			$(foreach first,bench lifecycle nfs monarch training,tests/e2e/test_k8s_$(first).py) tests/e2e/test_k8s_*.py; \
 		$(PYTEST) -m alone tests/e2e/test_k8s_*.py'
 
@@ -86,11 +86,11 @@ lint: $(VENV)/.ready
 
 soak: root $(VENV)/.horovod images
 	$(BIN)/python tests/soak/horovod_versions.py
-	$(BIN)/hvdkit horovod build --cuda
+	$(BIN)/python tests/soak/horovod_versions.py --cuda
 	$(BIN)/python tests/soak/cuda_image.py --output benchmarks/results/cuda-image.json
 	$(BIN)/python tests/soak/train_kills.py --output benchmarks/results/train-kills.json
 	$(BIN)/python tests/soak/job_specs.py
-	$(BIN)/python tests/soak/bench_verdicts.py --output benchmarks/results/bench-verdicts.json
+	$(BIN)/python tests/soak/bench_verdicts.py --anew --output benchmarks/results/bench-verdicts.json
 	$(BIN)/python tests/soak/checkpoint_corruption.py --output benchmarks/results/checkpoint-corruption.json
 	$(BIN)/python -m pytest tests/e2e/test_cluster_lifecycle.py
 	$(IN_CLUSTER) $(BIN)/python tests/soak/cluster_dns_race.py --output benchmarks/results/cluster-dns-race.json
@@ -110,8 +110,8 @@ $(VENV)/.ready: setup.cfg constraints.txt Makefile
 		{ echo "make: $$($(PYTHON) --version) is too old for the pinned torch; set PYTHON=python3.11 or newer."; exit 3; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "make: Python's venv module is missing; install it (Debian: apt install python3-venv)."; exit 3; }
-	@command -v c++ >/dev/null || command -v g++ >/dev/null || [ -n "$$CXX" ] || \
-		{ echo "make: a C++ compiler is missing; install one (Debian: apt install g++)."; exit 3; }
+	@set -- $$CXX; for name in $${1:-c++ g++ clang++}; do command -v "$$name" >/dev/null && exit 0; done; \
+		echo "make: a C++ compiler is missing (no $${1:-c++, g++ or clang++}); install one (Debian: apt install g++)."; exit 3
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
 	@touch $@

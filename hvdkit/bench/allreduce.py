@@ -25,6 +25,11 @@ BATCHES = 5
 BYTES_A_BATCH = 128 << 20  # so many calls in a row as move this much, within bounds
 FEWEST_CALLS, MOST_CALLS = 1, 20
 
+# Library → the one that it is held against in the same processes.
+HELD_AGAINST = {"horovod-mpi": "mpi4py", "horovod-gloo": "torch-gloo", "horovod-nccl": "torch-nccl"}
+FLOORS = {"mpi4py"}  # Horovod makes the same call and more, so it cannot be faster
+NOISE = 0.1  # of a time: so much faster it may seem by chance
+
 # A collective that hangs must end the benchmark: warn after the first, give up after the second.
 STALL_SECONDS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "60", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "300"}
 
@@ -54,6 +59,19 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Horovod's time over that of the other library, with the same ranks and size, in the same run."""
+
+    library: str
+    against: str
+    ranks: int
+    bytes: int
+    ratio: float
+    impossible: bool
+    """Horovod seems faster than the call that it makes, in all batches and by more than NOISE: do not trust either."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What came out."""
 
@@ -65,9 +83,27 @@ class Measurement:
     cores: int
     created: str
 
+    def comparisons(self) -> list[Comparison]:
+        """Of each row that has a counterpart."""
+        others = {(row.library, row.ranks, row.bytes): row for row in self.rows}
+        pairs = [(row, others.get((HELD_AGAINST.get(row.library, ""), row.ranks, row.bytes))) for row in self.rows]
+        return [
+            Comparison(
+                library=row.library,
+                against=other.library,
+                ranks=row.ranks,
+                bytes=row.bytes,
+                ratio=row.seconds / other.seconds,
+                impossible=other.library in FLOORS and row.slowest < (1 - NOISE) * other.fastest,
+            )
+            for row, other in pairs
+            if other is not None
+        ]
+
     def to_json(self) -> str:
         """For machines; `hvdkit bench project --allreduce` reads it."""
-        return json.dumps({"version": VERSION, "kind": KIND, **asdict(self)}, indent=1)
+        compared = [asdict(comparison) for comparison in self.comparisons()]
+        return json.dumps({"version": VERSION, "kind": KIND, **asdict(self), "comparisons": compared}, indent=1)
 
 
 def calls_for(size: int) -> int:

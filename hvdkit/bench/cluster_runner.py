@@ -95,7 +95,7 @@ class ClusterRunner:
             finally:
                 follower.stop()
                 lines = _collect(Path(folder), spec.log)
-        if state is None:
+        if not state.finished:
             answer = looks.answer()
             cause = f": {answer.cause.rstrip('.')}" if answer and answer.trouble else ""
             raise HvdkitError(f"it was not done after {spec.timeout:g} s (--timeout){cause}")

@@ -1,12 +1,13 @@
 """Fits the latency-bandwidth model to allreduces that were measured, and predicts others.
 
 An allreduce of s bytes over n ranks takes start + 2 (n - 1) x step + 2 (n - 1) / n x s / bandwidth: what any call costs
-(Horovod's cycle), and a ring's steps and bytes. Where ranks are more than cores, the cores do the work of all of them
-in turn, and the last two grow by ranks / cores. Errors count relative to the time, so that microseconds matter as much
-as seconds.
+(Horovod's cycle), and a ring's steps and bytes. Where ranks are more than cores, each stays on one core, and the last
+two grow by the number of ranks on the fullest one. Errors count relative to the time, so that microseconds matter as
+much as seconds.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,7 @@ def fit(rows: Sequence[Row], library: str, cores: int) -> Fit:
 
 
 def _terms(size: float, ranks: int, cores: int) -> Terms:
-    crowding = max(1.0, ranks / cores)
+    crowding = math.ceil(ranks / cores)
     return 1.0, crowding * 2 * (ranks - 1), crowding * 2 * (ranks - 1) / ranks * size
 
 

@@ -15,6 +15,9 @@ from hvdkit.bench.points import IDEAL, Point, SweepSettings
 from hvdkit.bench.train_words import train_words
 from hvdkit.config.environment import without_settings
 from hvdkit.errors import EXIT_INTERRUPTED, EnvironmentProblem, HvdkitError
+from hvdkit.jobs.local import binds
+from hvdkit.local.machine import read_machine
+from hvdkit.runtime.cores import BIND
 from hvdkit.runtime.processes import die_with_parent
 
 SECONDS_TO_LEAVE = 20.0  # for a launch that was asked to end; `hvdkit launch` takes a few
@@ -70,7 +73,7 @@ class LocalRunner:
             words = local_command(spec.settings, spec.point, str(barrier))
             spec.log.parent.mkdir(parents=True, exist_ok=True)
             with spec.log.open("wb") as log:
-                code = _run(words, local_environment(os.environ, state), log, spec.timeout)
+                code = run_command(words, local_environment(os.environ, state), log, spec.timeout)
         lines = spec.log.read_text(errors="replace").splitlines()
         if code:
             raise HvdkitError(why(code, lines, spec))
@@ -81,6 +84,8 @@ def local_command(settings: SweepSettings, point: Point, barrier: str) -> list[s
     """The whole command line of a run on this machine; no hvdkit.yaml adds to it."""
     launch = [sys.executable, "-m", "hvdkit", "launch", "--config", os.devnull, "--backend", "local"]
     launch += ["--threads", str(settings.threads)]
+    if point.engine == IDEAL and "horovod" in settings.engines and binds(point.ranks, read_machine()):
+        launch += ["--env", f"{BIND}=1"]  # as the ranks are that they are compared with
     launch += [word for variable in settings.env for word in ("--env", variable)]
     words = train_words(settings, point)
     if point.engine == IDEAL:
@@ -104,7 +109,7 @@ def local_environment(environment: Mapping[str, str], state: Path) -> dict[str, 
     return without_settings(environment) | {"XDG_STATE_HOME": str(state)}
 
 
-def _run(words: list[str], environment: dict[str, str], log: BinaryIO, timeout: float) -> int:
+def run_command(words: list[str], environment: dict[str, str], log: BinaryIO, timeout: float) -> int:
     """The exit code; after the timeout the launch is ended, and so it is when we are interrupted."""
     process = subprocess.Popen(
         words,

@@ -36,7 +36,8 @@ class Figures:
     """Seconds a step for each of PARTS, mean over ranks; they add up to step_seconds. None: the engine cannot tell."""
 
     own_seconds: tuple[float, ...]
-    """Each rank's own work in a step, waiting for data included."""
+    """Each rank's own work in a step, waiting for data included; where the wait for gradients hides in the backward
+    pass, as with DDP, only what comes before that."""
 
     data_seconds: tuple[float, ...]
     """Each rank's wait for data in a step."""
@@ -103,7 +104,8 @@ def figures(ranks: list[dict[str, Any]], *, ideal: bool, warmup: int) -> Figures
         step_seconds=step_seconds,
         jitter=_percentile(world_steps, 0.95) / statistics.median(world_steps) - 1,
         parts=_parts(ranks, windows, means, step_seconds, ideal=ideal),
-        own_seconds=tuple(means["own"]),
+        # A process alone records only what comes before its backward pass, as DDP does, but nothing hides in there.
+        own_seconds=tuple(means["total" if ideal else "own"]),
         data_seconds=tuple(means["data_wait"]),
         peak_memory_bytes=max(rank["peak_memory_bytes"] for rank in ranks),
         cores_used=sum(seconds / wall for seconds, wall in zip(cpu, walls, strict=True)),

@@ -129,15 +129,17 @@ def look_for_stragglers(case: Case) -> Finding | None:
     slow = slow_rank(case, NOTABLE)
     if case.crowded and slow is None:
         return None  # ranks that share cores take turns, and wait for each other: that is no cause of its own
-    shares = straggling_shares(case)
+    shares, at_least = straggling_shares(case), ""
     if shares is None:  # the engine does not tell its waits; a slow rank shows in its own work all the same
-        shares = [excess / 2 for excess in slow.excesses] if slow else []
+        ranks = case.point.ranks
+        shares = [excess * (ranks - 1) / ranks for excess in slow.excesses] if slow else []  # all others wait for it
+        at_least = "at least "  # of its own work only the forward pass is known
 
     def evidence() -> list[str]:
-        said = [f"the mean rank waits {percent(mean(shares))} of each step for slower ones"]
+        said = [f"the mean rank waits {at_least}{percent(mean(shares))} of each step for slower ones"]
         if slow:
             behind = percent(mean(slow.excesses))
-            said.append(f"rank {slow.rank} on {slow.host} works {behind} of a step longer than the others")
+            said.append(f"rank {slow.rank} on {slow.host} works {at_least}{behind} of a step longer than the others")
             if slow.data_part > 0.5:
                 said.append("most of that is its wait for data: look at that host's storage first")
         else:

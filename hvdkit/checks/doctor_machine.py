@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shutil
 import sys
 from pathlib import Path
 
@@ -24,14 +23,16 @@ def check_python() -> Finding:
 
 def check_compiler() -> Finding:
     """A C++ compiler that can compile what Horovod needs; only `hvdkit horovod build` uses it."""
+    from hvdkit.horovod_wheel.compilation import find_compiler
+
     way_out = "install one, for example: apt-get install g++ (needed once, to build Horovod)"
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        return Finding("C++ compiler", FAILURE, f"no {' or '.join(names)} on PATH", way_out)
-    _, version, _ = ask(found, "--version", seconds=20)
-    description = f"{found}: {version.splitlines()[0].strip()}" if version.strip() else found
-    code, _, errors = _compile(found)
+    command, wanted = find_compiler("CXX")
+    if not command:
+        return Finding("C++ compiler", FAILURE, f"no {' or '.join(wanted)} on PATH", way_out)
+    name = " ".join(command)
+    _, version, _ = ask(*command, "--version", seconds=20)
+    description = f"{name}: {version.splitlines()[0].strip()}" if version.strip() else name
+    code, _, errors = _compile(command)
     if code != 0:
         reason = next((line for line in errors.splitlines() if "error" in line), last_line(errors, how_it_ended(code)))
         return Finding(
@@ -43,13 +44,13 @@ def check_compiler() -> Finding:
     return Finding("C++ compiler", OK, description)
 
 
-def _compile(compiler: str) -> tuple[int | None, str, str]:
+def _compile(compiler: list[str]) -> tuple[int | None, str, str]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.cc"
         source.write_text(_PROGRAM)
-        return ask(compiler, "-std=c++20", "-o", str(Path(folder) / "probe"), str(source), seconds=60)
+        return ask(*compiler, "-std=c++20", "-o", str(Path(folder) / "probe"), str(source), seconds=60)
 
 
 def check_shared_memory(path: str = "/dev/shm") -> Finding:

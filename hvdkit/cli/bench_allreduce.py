@@ -40,6 +40,7 @@ def command(
     """Measure allreduces on this machine: correct, how long, which bandwidth.
 
     Horovod over MPI is held against mpi4py, and Horovod over Gloo against torch.distributed, in the same processes.
+    Below the table are the ratios of their times, and a warning where Horovod seems faster than the MPI call it makes.
     Small messages show what a call costs, large ones the bandwidth. Bus bandwidth is that of a link by the best
     algorithm, 2 (n - 1) / n of the bytes, and comparable between numbers of ranks.
 
@@ -93,8 +94,26 @@ def describe(result: "Measurement") -> str:
             f"{row.library:<14} {row.ranks:>5} {_size(row.bytes):>8} {_time(row.seconds):>12} {between:>23} "
             f"{row.algorithm_bytes_per_second / 1e9:>7.3f} GB/s {row.bus_bytes_per_second / 1e9:>7.3f} GB/s"
         )
+    if compared := _compared(result):
+        lines += ["", *compared]
     lines += ["", *(f"wrong: {text}" for text in result.wrong)] if result.wrong else ["", "all sums correct."]
     return "\n".join(lines)
+
+
+def _compared(result: "Measurement") -> list[str]:
+    """Horovod's time over that of the library beside it, a line for each number of ranks; and what cannot be."""
+    lines: dict[tuple[str, str, int], list[str]] = {}
+    warnings = []
+    for one in result.comparisons():
+        ratios = lines.setdefault((one.library, one.against, one.ranks), [])
+        ratios.append(f"{_size(one.bytes)} {one.ratio:.2f}")
+        if one.impossible:
+            warnings.append(
+                f"warning: {one.library} took {one.ratio:.2f} of {one.against}'s time for {_size(one.bytes)} on "
+                f"{one.ranks} ranks, though it makes the same call; something disturbed the run: measure again."
+            )
+    said = [f"{library} / {other}, {ranks} ranks: {', '.join(own)}" for (library, other, ranks), own in lines.items()]
+    return said + warnings
 
 
 def size_of(text: str) -> int:

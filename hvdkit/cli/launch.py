@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MONARCH = "monarch"
 SECONDS = click.IntRange(min=1)
+START_TIMEOUT_HELP = "Seconds until the ranks must have started, without those in a queue.  [default: 120, cluster 600]"
 # What a run on this machine can do, by backend.
 USED_HERE = {MONARCH: {"name", "command", "backend", "workers", "slots", "engine", "threads", "env", "run.grace"}}
 USED_HERE[LOCAL] = USED_HERE[MONARCH] | {"controller", "hosts", "mpi_args", "timeline", "autotune"}
@@ -48,7 +49,7 @@ SIGTERM asks the ranks to stop in good order.
 @click.option("--hosts", metavar="A:4,B:4", help="Run on these machines over SSH, with so many ranks each.")
 @click.option("--log-dir", type=click.Path(file_okay=False, path_type=Path), help="Also write a file a rank here.")
 @click.option("--debug-rank", type=int, help="This terminal is for this rank: pdb at breakpoint() or an exception.")
-@click.option("--start-timeout", type=SECONDS, help="Seconds until every rank must have started.  [default: 120]")
+@click.option("--start-timeout", type=SECONDS, help=START_TIMEOUT_HELP)
 @cluster_flags
 @click.option("--dry-run", is_flag=True, help="Print the command or manifest; no cluster is asked, and nothing is run.")
 @click.option("--explain", is_flag=True, help="Say for each setting why it is so, and run nothing.")
@@ -74,6 +75,8 @@ def command(
     asked = with_hosts(load(flags, command_line), hosts)
     warn_of_typos()
     backend, here, reason = choose_backend(asked)
+    if start_timeout and not here:  # pods wait for each other as long
+        asked = merge(asked, [Setting(path=("run", "start_timeout"), value=start_timeout, source="--start-timeout")])
     settings = with_backend(asked, backend)
     if backend != LOCAL and (dry_run or explain):
         show_cluster_job(settings, explain=explain, as_json=as_json)
@@ -81,7 +84,7 @@ def command(
             click.echo("hvdkit: no cluster is configured: without --dry-run it runs on this machine.", err=True)
         return 0
     if not here:
-        for flag, value in {"--log-dir": log_dir, "--debug-rank": debug_rank, "--start-timeout": start_timeout}.items():
+        for flag, value in {"--log-dir": log_dir, "--debug-rank": debug_rank}.items():
             if value is not None:
                 raise InputError(f"{flag}: backend {backend} has no use for it; leave it out, or use --backend local.")
         return launch_on_cluster(asked, reason, flags, as_json=as_json)

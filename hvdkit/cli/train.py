@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict] = {
     "--cache-dir": {"type": FOLDER, "help": "Local folder for copies of the files, so that NFS is read only once."},
     "--augment": {"type": click.Choice(choices.AUGMENT), "help": "Random shifts, crops and flips in training."},
     "--image-size": {"type": int, "help": "Side of the images, for imagefolder (224) and synthetic (28)."},
-    "--synthetic-images": {"type": int, "help": "Training images of --data synthetic."},
+    "--synthetic-images": {"type": int, "help": "Training images of --data synthetic; beyond 60,000 they repeat."},
     "--loader-workers": {"type": int, "help": "Processes a rank that load data; chosen by itself if not given."},
     "--model": {"help": "mnist-cnn, a torchvision classifier, or your own as module:function."},
     "--channels-last": {"is_flag": True, "help": "Channels innermost in memory; faster on many GPUs."},
@@ -107,6 +107,8 @@ def command(engine: str, timeline: str | None, autotune: bool, as_json: bool, **
     Asked to stop (SIGTERM), all ranks finish the same step, save a checkpoint and leave with exit code 75; the
     same command then goes on from there. SIGQUIT prints the stacks of a rank.
     """
+    import gc
+
     from hvdkit.runtime import stacks
     from hvdkit.runtime.stop import StopRequest
 
@@ -118,9 +120,14 @@ def command(engine: str, timeline: str | None, autotune: bool, as_json: bool, **
 
     from hvdkit.runtime.session import session
 
+    gc.disable()
     with session(engine) as world:
         from hvdkit.train.start import train
 
+        # Torch and the rest stay until the end: Python need not look through them for garbage again and again, least of
+        # all when it leaves, which took a quarter of a short rank's time.
+        gc.freeze()
+        gc.enable()
         summary = train(settings, world, stop, to_stderr=as_json)
         if as_json and world.rank == 0:
             import json
@@ -140,4 +147,7 @@ def set_horovod_variables(settings: TrainSettings, timeline: str | None, autotun
     if timeline is not None:
         os.environ["HOROVOD_TIMELINE"] = str(Path(timeline).absolute())
     if autotune:
-        os.environ["HOROVOD_AUTOTUNE"] = "1"
+        from hvdkit.jobs.tuning import AUTOTUNE, leave_to_autotune
+
+        os.environ[AUTOTUNE] = "1"
+        leave_to_autotune(os.environ)  # `hvdkit launch` did not know of it

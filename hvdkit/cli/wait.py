@@ -42,7 +42,7 @@ def of_cluster(found: OnCluster, timeout: int | None, save_logs: Path | None) ->
 
     follower = Follower(found.cluster, found.job, printer=None, save_logs=save_logs)
     ended = follower.to_end(timeout=timeout)
-    if ended is None:
+    if not ended.finished:
         raise still_running(found.job.name, timeout)
     return ended
 

@@ -1,5 +1,6 @@
 """Follows a job to its end: what its pods do, then what its ranks say, and how it ended."""
 
+import os
 import re
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from hvdkit.cluster.live import LiveJob, Moment
 from hvdkit.cluster.logs import LogFollower, speaking_pods, started
 from hvdkit.errors import EXIT_FAILED, EnvironmentProblem, InputError
 from hvdkit.jobs.live import is_launcher, pods_of
-from hvdkit.jobs.state import RUNNING, SUCCEEDED, JobState
+from hvdkit.jobs.state import RUNNING, SUCCEEDED, SUSPENDED, JobState
 
 SECONDS_FOR_LAST_WORDS = 15.0
 SECONDS_BEFORE_COMPLAINT = 10.0
@@ -37,7 +38,7 @@ class Printer:
     def __init__(self, keep: Callable[[bytes], bool] = lambda line: True) -> None:
         self._lock = threading.Lock()
         self._keep = keep
-        self._colour = sys.stdout.isatty()
+        self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self._reader_gone = False
 
     def show(self, line: bytes, mark: bytes = b"") -> None:
@@ -58,6 +59,22 @@ class Printer:
                 sys.stdout.buffer.flush()
             except BrokenPipeError:
                 self._reader_gone = True  # `| head`: the job goes on, and its exit code still counts
+
+
+class Patience:
+    """With a job that does not start: an image that is not there, a volume that nobody serves, a node that is full."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._since = time.monotonic()
+
+    def ends_with(self, found: JobState) -> bool:
+        """Whether it has taken too long until now. What has run once is waited for; time in a queue does not count."""
+        if found.phase == RUNNING:
+            self._seconds = None
+        elif found.phase == SUSPENDED:
+            self._since = time.monotonic()
+        return self._seconds is not None and time.monotonic() - self._since > self._seconds
 
 
 Shown = Callable[[Moment], list[tuple[Object, bytes]]]
@@ -103,22 +120,25 @@ class Follower:
         """The logs that were or are followed."""
         return list(self._logs.values())
 
-    def to_end(self, timeout: float | None = None, every: float | None = None) -> JobState | None:
-        """Return when the job has ended and its logs have been read; None when that takes too long.
+    def to_end(
+        self, timeout: float | None = None, start_timeout: float | None = None, every: float | None = None
+    ) -> JobState:
+        """Return when the job has ended and its logs have been read, or when that, or its start, takes too long.
 
         `on_state` is called after each change, and every so many seconds if asked to.
         """
-        give_up = time.monotonic() + (timeout or float("inf"))
+        give_up, starting = time.monotonic() + (timeout or float("inf")), Patience(start_timeout)
+        every = every or (1.0 if timeout or start_timeout else None)
         with LiveJob(self.cluster, self.job, self._on_trouble) as live:
-            for moment in live.moments(every=every or (1.0 if timeout else None)):
+            for moment in live.moments(every=every):
                 self._report(moment.state)
                 self._listen(moment)
                 self.on_state(moment.state)
                 if moment.state.finished:
                     break
-                if time.monotonic() > give_up:
+                if time.monotonic() > give_up or starting.ends_with(moment.state):
                     self.stop()
-                    return None
+                    return moment.state
         self._last_words()
         return moment.state
 

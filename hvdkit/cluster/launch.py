@@ -15,9 +15,9 @@ from hvdkit.cluster.preflight import preflight
 from hvdkit.cluster.submit import submit
 from hvdkit.cluster.why import explain
 from hvdkit.cluster.why_facts import Answer
-from hvdkit.errors import EXIT_INTERRUPTED, HvdkitError, InputError
+from hvdkit.errors import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, HvdkitError, InputError
 from hvdkit.jobs.spec import JobSpec
-from hvdkit.jobs.state import FAILED, JobState
+from hvdkit.jobs.state import SUCCEEDED, JobState
 
 ON_INTERRUPT = ("ask", "keep", "delete")
 
@@ -61,16 +61,16 @@ def launch_on_cluster(cluster: Cluster, spec: JobSpec, options: LaunchOptions, r
     if options.detach:
         print(json.dumps(_place(cluster, job)) if options.as_json else job.name)
         return 0
-    return follow(cluster, job, options)
+    return follow(cluster, job, options, ready.spec.run.start_timeout)
 
 
-def follow(cluster: Cluster, job: Job, options: LaunchOptions) -> int:
-    """See a job through to its end."""
+def follow(cluster: Cluster, job: Job, options: LaunchOptions, start_timeout: float) -> int:
+    """See a job through to its end; one that has not started within so many seconds is left, and said why."""
     follower: Follower | None = None
     try:
         printer = None if options.as_json else Printer()
         follower = Follower(cluster, job, printer=printer, save_logs=options.save_logs)
-        found = follower.to_end()
+        found = follower.to_end(start_timeout=start_timeout)
     except KeyboardInterrupt:
         if follower is not None:
             follower.stop()
@@ -81,14 +81,18 @@ def follow(cluster: Cluster, job: Job, options: LaunchOptions) -> int:
         # What failed is that we look on; whoever reads only the error would launch a second one.
         say(_goes_on(job))
         raise
-    assert found is not None  # without a timeout it waits
-    code = exit_code_of(found)
-    answer = _why(cluster, job) if found.phase == FAILED else None
+    code = exit_code_of(found) if found.finished else EXIT_ENVIRONMENT
+    answer = _why(cluster, job) if found.phase != SUCCEEDED else None
     if options.as_json:
         print(json.dumps(outcome(cluster, job, found, code, answer)))
-    elif answer is not None:
-        say(f"{job.name} failed: {answer.cause.rstrip('.')}; exit code {code}")
-        show(answer)
+    elif code:
+        how = "failed" if found.finished else f"has not started within {start_timeout:g} s"
+        cause = f": {answer.cause.rstrip('.')}" if answer else ""
+        say(f"{job.name} {how}{cause}; exit code {code}")
+        if answer is not None:
+            show(answer)
+    if not found.finished:  # what it waits for may still come, and somebody may want to look at it
+        say(f"{job.name} still waits; `hvdkit delete {job.name}` ends that, a longer --start-timeout is more patient.")
     return code
 
 

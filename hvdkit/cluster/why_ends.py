@@ -19,7 +19,7 @@ from hvdkit.cluster.why_facts import (
 )
 from hvdkit.cluster.why_pods import mount_of_gone_pods, scheduling_of_gone_pods
 from hvdkit.errors import EXIT_RESTART_ME
-from hvdkit.jobs.live import find, is_launcher, pods_of
+from hvdkit.jobs.live import DEADLINE, find, is_launcher, pods_of
 from hvdkit.jobs.metadata import QUEUE_LABEL
 from hvdkit.jobs.state import FAILED, RUNNING, SUSPENDED
 
@@ -53,7 +53,7 @@ def out_of_memory(facts: Facts) -> Answer | None:
 
 def deadline(facts: Facts) -> Answer | None:
     """The job took longer than it was allowed to."""
-    if facts.state.reason != "DeadlineExceeded" and "DeadlineExceeded" not in "".join(status_conditions(facts)):
+    if facts.state.reason != DEADLINE and DEADLINE not in "".join(status_conditions(facts)):
         return None
     stuck = mount_of_gone_pods(facts) or scheduling_of_gone_pods(facts)
     why = f" It was still waiting: {stuck.cause}" if stuck else ""

@@ -1,10 +1,9 @@
 """The facts from which `why` draws its answer, and how to read them. Pure."""
 
-import json
 from dataclasses import dataclass, field
 
 from hvdkit.cluster.kinds import Object, name_of
-from hvdkit.jobs.live import pods_of
+from hvdkit.jobs.live import left_in, pods_of
 from hvdkit.jobs.state import JobState
 
 TAIL_LINES = 12
@@ -79,17 +78,8 @@ def ends_of(facts: Facts) -> list[End]:
             for moment in ("lastState", "state"):
                 ended = (container.get(moment) or {}).get("terminated")
                 if ended:
-                    found.append(End(pod, ended, _left(ended.get("message") or "")))
+                    found.append(End(pod, ended, left_in(ended.get("message") or "")))
     return sorted(found, key=lambda end: end.terminated.get("finishedAt") or "")
-
-
-def _left(message: str) -> Object:
-    """The facts in a termination message of ours; where the pod could not write one, it is the end of its log."""
-    try:
-        found = json.loads(message)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) and "exit_code" in found else {}
 
 
 def plain_message(end: End) -> list[str]:

@@ -216,8 +216,9 @@ def probes(facts: Facts) -> Answer | None:
 def mount_of_gone_pods(facts: Facts) -> Answer | None:
     """Mounts that failed in pods which are gone: only their events tell."""
     there = {name_of(pod) for pod in pods_of(facts.objects)}
+    ran = {about(one) for one in facts.events if reason_of(one) == "Started"}  # a later try succeeded
     failures = [one for one in facts.events if reason_of(one) in ("FailedMount", "FailedAttachVolume")]
-    gone = [one for one in failures if about(one) not in there]
+    gone = [one for one in failures if about(one) not in there | ran]
     return _mount_answer(about(gone[-1]), gone) if gone else None
 
 

@@ -17,7 +17,7 @@ from hvdkit.horovod_wheel.commands import Log
 from hvdkit.horovod_wheel.progress import Progress
 from hvdkit.horovod_wheel.target import Target
 
-CPU_BUILD_BYTES = 1 << 29  # 200 MB were used; the compiler writes some to the temporary folder as well
+CPU_BUILD_BYTES = 1 << 29  # 200 MB were used; the compiler's and pip's temporary files come on top
 CUDA_BUILD_BYTES = 1 << 30  # and 300 MB for the wheels of the toolkit
 
 
@@ -49,14 +49,15 @@ def _build(target: Target, folder: Path, progress: Progress, verbose: bool) -> c
     progress.say(f"building {target.describe()}; log: {log.path}")
     try:
         progress.step("fetching the build tools")
-        env = tools.install(folder / "tools", target.torch.folder, log)
+        clean = tools.clean_environment(folder / "tmp")
+        env = tools.install(folder / "tools", target.torch.folder, clean, log)
         progress.step("fetching Horovod's source")
         source = tools.fetch_source(folder / "source", env, log)
         changes.apply(source)
         extra = {}
         if target.cuda:
             progress.step(f"preparing CUDA {target.cuda.version}")
-            extra = cuda.prepare(target.cuda, folder / "cuda", log)
+            extra = cuda.prepare(target.cuda, folder / "cuda", clean, log)
         progress.step("configuring")
         raw = compilation.compile_wheel(source, folder / "compiled", target, env | extra, log, progress, verbose)
         progress.step("making the wheel relocatable")

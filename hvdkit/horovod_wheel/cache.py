@@ -36,8 +36,9 @@ def root() -> Path:
 def look_up(key: str, say: Callable[[str], None]) -> Entry | None:
     """The wheel of this key, checked against its hash; a damaged one is said and does not count."""
     folder = root() / key
-    if not folder.is_dir():
-        return None
+    with explained_errors():  # below a folder that we may not enter, the question itself is refused
+        if not folder.is_dir():
+            return None
     try:
         record = json.loads((folder / RECORD).read_text())
         wheel = folder / record["wheel"]
@@ -98,7 +99,7 @@ def locked(key: str, say: Callable[[str], None]) -> Iterator[Path]:
 
 @contextmanager
 def explained_errors() -> Iterator[None]:
-    """A cache that cannot be written, as one sentence."""
+    """A cache that cannot be used, as one sentence."""
     try:
         yield
     except OSError as error:
@@ -106,10 +107,10 @@ def explained_errors() -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             problem = f"{where} is full ({error.strerror})"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            problem = f"{where} cannot be written ({error.strerror})"
+            problem = f"{where} cannot be used ({error.strerror})"
         else:
             raise
-        raise EnvironmentProblem(f"{problem}: set HVDKIT_CACHE_DIR to a folder with room") from error
+        raise EnvironmentProblem(f"{problem}: set HVDKIT_CACHE_DIR to a folder of yours with room") from error
 
 
 def _sha256(path: Path) -> str:

@@ -49,11 +49,14 @@ class Log:
         wanted = 4 if lines[0].startswith("CMake Error") else 1
         return " ".join(" ".join(line for line in lines[:wanted] if line.strip()).split())
 
+    def require_room(self, doing: str) -> None:
+        """Raise when a program ran out of room; all that they write, temporary files too, lies below the cache."""
+        if DISK_FULL in self.path.read_text(errors="replace"):
+            raise EnvironmentProblem(f"the disk filled up while {doing}: set HVDKIT_CACHE_DIR to a folder with room")
+
     def last_error(self) -> str:
         """What pip said last about an error, for a step whose complaints come at the end."""
         text = self.path.read_text(errors="replace")
-        if DISK_FULL in text:
-            return DISK_FULL
         errors = [line for line in text.splitlines() if line.lower().startswith("error")]
         return errors[-1].partition(":")[2].strip() if errors else "it gave no reason"
 

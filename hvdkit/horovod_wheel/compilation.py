@@ -8,19 +8,31 @@ from pathlib import Path
 
 from hvdkit.errors import EnvironmentProblem, HvdkitError
 from hvdkit.horovod_wheel import changes
-from hvdkit.horovod_wheel.commands import DISK_FULL, Log, run
+from hvdkit.horovod_wheel.commands import Log, run
 from hvdkit.horovod_wheel.progress import Progress
 from hvdkit.horovod_wheel.target import Target
 
 BYTES_PER_JOB = 2 << 30  # the two files that include all of torch take 1.5 to 2 GB each
+COMPILERS = {"CXX": ["c++", "g++", "clang++"], "CC": ["cc", "gcc", "clang"]}
 NINJA_STEP = re.compile(r"\[(\d+)/(\d+)\] ")
+
+
+def find_compiler(variable: str) -> tuple[list[str], list[str]]:
+    """The words that start a compiler, none when there is none, and the programs that were looked for.
+
+    `CXX` or `CC` may hold further words, as in "ccache g++"; CMake reads them so as well.
+    """
+    program, *words = (os.environ.get(variable) or "").split() or [""]
+    wanted = [program] if program else COMPILERS[variable]
+    found = next(filter(None, map(shutil.which, wanted)), None)
+    return ([found, *words] if found else []), wanted
 
 
 def require_compiler() -> None:
     """Raise when there is no C++ or no C compiler (the bundled Gloo asks CMake for both)."""
-    for variable, language, names in (("CXX", "C++", ("c++", "g++", "clang++")), ("CC", "C", ("cc", "gcc", "clang"))):
-        wanted = (os.environ.get(variable) or "").split()[:1] or names
-        if not any(shutil.which(name) for name in wanted):
+    for variable, language in (("CXX", "C++"), ("CC", "C")):
+        command, wanted = find_compiler(variable)
+        if not command:
             raise EnvironmentProblem(
                 f"no {language} compiler is on PATH (looked for {', '.join(wanted)}): "
                 "install one, such as g++ from Debian's or Ubuntu's build-essential"
@@ -56,8 +68,7 @@ def compile_wheel(
     wheels = list(output.glob("*.whl"))
     if code == 0 and wheels:
         return wheels[0]
-    if DISK_FULL in log.path.read_text(errors="replace"):
-        raise EnvironmentProblem("the disk filled up while compiling: set HVDKIT_CACHE_DIR to a folder with room")
+    log.require_room("compiling")
     reason = log.first_error() or f"setup.py ended with code {code}"
     raise HvdkitError(f"Horovod did not compile ({reason}): the full log is {log.path}")
 

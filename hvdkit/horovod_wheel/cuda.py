@@ -11,7 +11,6 @@ from pathlib import Path
 
 from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.horovod_wheel.commands import Log, run
-from hvdkit.horovod_wheel.tools import clean_environment
 
 DEFAULT_GPUS = (75, 80, 86, 89, 90, 100, 120)  # T4, A100, A10, L4, H100, B200, RTX 50
 
@@ -79,9 +78,9 @@ def find(torch_version: str, torch_cuda: str | None, gpus: tuple[int, ...]) -> C
     )
 
 
-def prepare(cuda: Cuda, folder: Path, log: Log) -> dict[str, str]:
+def prepare(cuda: Cuda, folder: Path, clean: dict[str, str], log: Log) -> dict[str, str]:
     """The environment of a CUDA build; installs the toolkit's wheels into `folder` where none is installed."""
-    toolkit = cuda.toolkit or _install_wheels(cuda, folder / "toolkit", log)
+    toolkit = cuda.toolkit or _install_wheels(cuda, folder / "toolkit", clean, log)
     env = {
         "CUDA_HOME": str(toolkit),
         "HOROVOD_CUDA_HOME": str(toolkit),
@@ -139,10 +138,11 @@ def _wheels_version(torch_cuda: str) -> str:
     return f"{torch_cuda}.*"
 
 
-def _install_wheels(cuda: Cuda, folder: Path, log: Log) -> Path:
+def _install_wheels(cuda: Cuda, folder: Path, clean: dict[str, str], log: Log) -> Path:
     requirement = f"cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]=={cuda.toolkit_version.removeprefix('wheels ')}"
     pip = [sys.executable, "-m", "pip", "install", "--target", str(folder), "--no-input", requirement]
-    if run(pip, log=log, env=clean_environment()) != 0:
+    if run(pip, log=log, env=clean) != 0:
+        log.require_room("pip fetched the CUDA toolkit")
         raise EnvironmentProblem(
             f"pip could not fetch {requirement}: {log.last_error()} (install a CUDA {cuda.version} toolkit and set "
             f"CUDA_HOME, or see {log.path})"

@@ -33,18 +33,21 @@ FOREIGN_NAMES = {
 }  # fmt: skip
 
 
-def clean_environment() -> dict[str, str]:
-    """The user's environment without what would change the build."""
-    return {
+def clean_environment(temporary: Path) -> dict[str, str]:
+    """The user's environment without what would change the build; programs put temporary files into that folder."""
+    temporary.mkdir()
+    own = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(FOREIGN_PREFIXES) and name not in FOREIGN_NAMES
     }
+    # Compilers and pip write much there: on one disk with the build, one place has to have room, and we can name it.
+    return own | {"TMPDIR": str(temporary)}
 
 
-def install(folder: Path, torch_folder: Path, log: Log) -> dict[str, str]:
+def install(folder: Path, torch_folder: Path, clean: dict[str, str], log: Log) -> dict[str, str]:
     """Put the pinned tools into `folder` and return the environment that uses them."""
-    env = clean_environment()
+    env = dict(clean)
     command = [*_pip("install"), "--target", str(folder), "--only-binary", ":all:", "--no-warn-conflicts", *PINNED]
     extension = (torch_folder / "utils/cpp_extension.py").read_text()
     command.append(OLD_SETUPTOOLS if "from pkg_resources import packaging" in extension else SETUPTOOLS)
@@ -77,6 +80,7 @@ def _pip(action: str) -> list[str]:
 
 
 def _fetch_failed(what: str, log: Log) -> EnvironmentProblem:
+    log.require_room(f"pip fetched {what}")
     text = log.path.read_text(errors="replace")
     if "No module named pip" in text:
         return EnvironmentProblem(f"{sys.executable} has no pip: {sys.executable} -m ensurepip brings it")

@@ -21,6 +21,8 @@ from hvdkit.jobs.live import (
     is_ready,
     job_end,
     on_the_way,
+    phase_of,
+    pod_end,
     pods_of,
     restarts,
     why_suspended,
@@ -40,10 +42,11 @@ from hvdkit.jobs.network import headless_service, network_policy, pod_monitor
 from hvdkit.jobs.placement import join_gang, pod_group
 from hvdkit.jobs.pods import container, environment, pod_template, settings
 from hvdkit.jobs.spec import JobSpec
-from hvdkit.jobs.state import RESTARTING, RUNNING, STARTING, SUSPENDED, JobState
+from hvdkit.jobs.state import RESTARTING, RUNNING, STARTING, SUCCEEDED, SUSPENDED, JobState
 from hvdkit.jobs.storage import nfs_objects
 
 CONTAINER = "worker"
+_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def render(spec: JobSpec) -> list[Object]:
@@ -98,10 +101,20 @@ def state(objects: list[Object]) -> JobState:
     common["ready"] = max(sum(map(is_ready, pods)), status.get("ready") or 0)
     if details.get("suspend"):
         return JobState(phase=SUSPENDED, reason="Suspended", message=why_suspended(job), **common)
-    if common["ready"] + succeeded >= common["workers"]:
+    done = {_index(pod): pod for pod in pods if phase_of(pod) == "Succeeded"}  # the Job's own count lags by a second
+    if len(done) >= common["workers"]:
+        ended = max(filter(None, map(pod_end, done.values())), default=None)
+        return JobState(phase=SUCCEEDED, exit_code=0, ended=ended, **common)
+    if common["ready"] + max(succeeded, len(done)) >= common["workers"]:
         return JobState(phase=RUNNING, **common)
     failed_before = bool(status.get("failed")) or any(map(restarts, pods))
     return on_the_way(pods, RESTARTING if failed_before else STARTING, common)
+
+
+def _index(pod: Object) -> str:
+    """A pod's place in an Indexed Job; in a Job without, each is a place of its own."""
+    meta = pod.get("metadata") or {}
+    return (meta.get("annotations") or {}).get(_INDEX) or meta.get("name") or ""
 
 
 def world_template(spec: JobSpec, *, find: str, restart_policy: str) -> Object:

@@ -5,6 +5,7 @@ each with its `kind` (the API leaves it out of the items of a list). A job's own
 condition that says "ended" counts, wherever it stands in the list, and where none does, the pods are asked.
 """
 
+import json
 import signal
 from typing import Any
 
@@ -15,6 +16,7 @@ from hvdkit.jobs.state import FAILED, PENDING, STARTING, SUCCEEDED, JobState
 # A pod that left with one of these was asked to stop, or lost its world: the cause lies elsewhere.
 RESTARTED_EXIT_CODES = (EXIT_RESTART_ME, 128 + signal.SIGTERM)
 
+DEADLINE = "DeadlineExceeded"  # the reason of a Job that was ended because its time was up
 GONE = "NotFound"  # the reason of the state of a job whose own object is not there
 
 _KUBEFLOW_ROLE = "training.kubeflow.org/job-role"
@@ -101,7 +103,17 @@ def pod_failure(pod: Object) -> dict[str, Any]:
     status, ended = pod.get("status") or {}, _terminated(pod) or {}
     reason = ended.get("reason") or status.get("reason") or ""
     message = ended.get("message") or status.get("message") or ""
-    return {"reason": reason, "message": message, "exit_code": ended.get("exitCode")}
+    said = left_in(message).get("reason") or message
+    return {"reason": reason, "message": said, "exit_code": ended.get("exitCode")}
+
+
+def left_in(message: str) -> Object:
+    """The facts in a termination message of ours; where the pod could not write one, it is the end of its log."""
+    try:
+        found = json.loads(message)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and "exit_code" in found else {}
 
 
 def on_the_way(pods: list[Object], phase: str, common: dict[str, Any]) -> JobState:
@@ -136,6 +148,8 @@ def why_suspended(job: Object) -> str:
 
 def _failure(condition: Object, pods: list[Object]) -> dict[str, Any]:
     """Why a job failed: its condition, and the exit code of the first pod that failed by itself."""
+    if condition.get("reason") == DEADLINE:
+        pods = []  # asked to stop from outside, with 75 or killed: none of their codes is the job's
     ends = sorted(filter(None, map(_terminated, pods)), key=lambda ended: ended.get("finishedAt") or "")
     codes = [ended["exitCode"] for ended in ends]
     code = next((one for one in codes if one not in RESTARTED_EXIT_CODES), codes[0] if codes else None)

@@ -9,7 +9,14 @@ from pathlib import PurePosixPath
 from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.jobs import LOCAL
 from hvdkit.jobs.spec import Host, JobSpec
-from hvdkit.jobs.tuning import Setting, horovod_settings, mpi_settings, threads_per_rank
+from hvdkit.jobs.tuning import (
+    Setting,
+    autotune_setting,
+    horovod_settings,
+    is_autotuned,
+    mpi_settings,
+    threads_per_rank,
+)
 
 # A password prompt would hang the launch, and a dead host must be noticed; a shared connection would outlive us.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ControlPath=none")
@@ -98,6 +105,11 @@ def render(spec: JobSpec, machine: Machine) -> LocalPlan:
     )
 
 
+def binds(ranks: int, machine: Machine) -> bool:
+    """Whether so many MPI ranks on this machine may each be kept on their cores."""
+    return not machine.gpus and ranks > machine.cores
+
+
 def mca_names(words: Sequence[str]) -> set[str]:
     """The MCA parameters that words for mpirun set; it refuses to hear one of them twice."""
     return {name for word, name in pairwise(words) if word in ("--mca", "-mca")}
@@ -148,11 +160,16 @@ def _variables(spec: JobSpec, machine: Machine) -> list[Setting]:
         ),
         Setting(name="PYTHONUNBUFFERED", value="1", reason="lines appear when they are printed"),
         Setting(name="PYTHONFAULTHANDLER", value="1", reason="a crash in native code shows the Python stack"),
-        *horovod_settings(controller=spec.controller, gpus=machine.gpus > 0, one_machine=not spec.hosts),
+        *horovod_settings(
+            controller=spec.controller,
+            gpus=machine.gpus > 0,
+            one_machine=not spec.hosts,
+            autotune=is_autotuned(spec.env, asked=spec.autotune),
+        ),
     ]
-    if spec.controller == "mpi" and not spec.hosts and not machine.gpus and spec.world_size > machine.cores:
-        reason = "more ranks than cores: free to move, all that wait may share one core and all that compute another"
-        settings.append(Setting(name="HVDKIT_ONE_CORE", value="1", reason=reason))
+    if spec.controller == "mpi" and not spec.hosts and binds(spec.world_size, machine):
+        reason = "ranks stay on their cores: free to move, all that wait may share one and all that compute another"
+        settings.append(Setting(name="HVDKIT_BIND", value="1", reason=reason))
     if spec.controller == "mpi" and machine.mpi_prefix:
         reason = "the Open MPI wheel does not know where pip put it"
         settings.append(Setting(name="OPAL_PREFIX", value=machine.mpi_prefix, reason=reason))
@@ -164,7 +181,7 @@ def _variables(spec: JobSpec, machine: Machine) -> list[Setting]:
     if spec.timeline:
         settings.append(Setting(name="HOROVOD_TIMELINE", value=spec.timeline, reason="--timeline"))
     if spec.autotune:
-        settings.append(Setting(name="HOROVOD_AUTOTUNE", value="1", reason="--autotune"))
+        settings.append(autotune_setting())
     chosen = {setting.name: setting for setting in settings}
     for name, value in spec.env.items():
         chosen[name] = Setting(name=name, value=value, reason="--env")

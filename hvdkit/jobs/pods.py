@@ -11,7 +11,7 @@ from hvdkit.jobs.placement import pod_fields
 from hvdkit.jobs.resources import Resources
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.storage import volumes
-from hvdkit.jobs.tuning import Setting, horovod_settings, threads_per_rank
+from hvdkit.jobs.tuning import Setting, autotune_setting, horovod_settings, is_autotuned, threads_per_rank
 
 SECONDS_TO_CLEAN_UP = 5  # of the pod's grace period, after the ranks' share of it
 
@@ -60,7 +60,7 @@ def settings(spec: JobSpec, *further: Setting, controller: str | None) -> list[S
     if spec.timeline:
         made.append(Setting(name="HOROVOD_TIMELINE", value=spec.timeline, reason="--timeline"))
     if spec.autotune:
-        made.append(Setting(name="HOROVOD_AUTOTUNE", value="1", reason="--autotune"))
+        made.append(autotune_setting())
     chosen = {setting.name: setting for setting in made if setting.name not in spec.env_from}
     for name, value in spec.env.items():
         chosen[name] = Setting(name=name, value=value, reason="--env")
@@ -183,7 +183,11 @@ def _threads(spec: JobSpec) -> list[Setting]:
 def _horovod(spec: JobSpec, controller: str | None) -> list[Setting]:
     if controller is None:
         return []
-    return horovod_settings(controller=controller, gpus=spec.resources.gpus > 0, one_machine=False)
+    one_pod = spec.workers == 1 and spec.elastic is None
+    autotune = is_autotuned(spec.env, asked=spec.autotune)
+    return horovod_settings(
+        controller=controller, gpus=spec.resources.gpus > 0, one_machine=one_pod, autotune=autotune
+    )
 
 
 def _interface(spec: JobSpec, controller: str | None) -> list[Setting]:

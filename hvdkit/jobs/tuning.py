@@ -3,7 +3,12 @@
 Figures: benchmarks/README.md says how they were measured.
 """
 
+import re
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+
+AUTOTUNE = "HOROVOD_AUTOTUNE"
+TUNED = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")  # what Horovod searches for, unless the environment has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +47,38 @@ def mpi_settings(*, one_machine: bool) -> list[Setting]:
     return settings
 
 
-def horovod_settings(*, controller: str, gpus: bool, one_machine: bool) -> list[Setting]:
+def autotune_setting() -> Setting:
+    """`--autotune`."""
+    reason = f"--autotune; {' and '.join(TUNED)} are left out: Horovod tunes no value that is set"
+    return Setting(name=AUTOTUNE, value="1", reason=reason)
+
+
+def is_autotuned(environ: Mapping[str, str], *, asked: bool = False) -> bool:
+    """Whether Horovod will tune itself: `asked` for by the flag, unless a variable of the user's says otherwise."""
+    # As Horovod reads it: the number that it begins with, so that "yes" is 0.
+    return re.match(r"\s*\+?0*[1-9]", environ.get(AUTOTUNE, "1" if asked else "0")) is not None
+
+
+def leave_to_autotune(environ: MutableMapping[str, str]) -> None:
+    """Take out of a rank's environment what hvdkit chose and Horovod shall tune; another value is the user's own."""
+    if "HVDKIT_WORLD_SIZE" not in environ:
+        return  # another launcher started it
+    for one_machine in (True, False):
+        for setting in horovod_settings(
+            controller=environ.get("HOROVOD_CONTROLLER", ""), gpus=False, one_machine=one_machine, autotune=False
+        ):
+            if setting.name in TUNED and environ.get(setting.name) == setting.value:
+                del environ[setting.name]
+
+
+def horovod_settings(*, controller: str, gpus: bool, one_machine: bool, autotune: bool) -> list[Setting]:
     """Environment variables of Horovod."""
     settings = [
         Setting(name="HOROVOD_CONTROLLER", value=controller, reason="--controller"),
         Setting(name="HOROVOD_CPU_OPERATIONS", value=controller, reason="tensors on the CPU go the same way"),
     ]
-    if gpus:
-        return settings  # Horovod's own defaults are made for them
+    if gpus or autotune:
+        return settings  # Horovod's own defaults are made for GPUs, and what is set is not tuned
     if controller == "mpi":
         cycle = 5
         if one_machine:

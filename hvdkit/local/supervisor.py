@@ -26,11 +26,14 @@ from hvdkit.local.ssh import reachable_addresses
 from hvdkit.local.starting import start_process, start_rendezvous
 from hvdkit.local.writer import Writer
 from hvdkit.runtime import channel
+from hvdkit.runtime.cores import Need, assign
 from hvdkit.runtime.processes import adopt_orphans, end_descendants
 
 SECONDS_TO_LEAVE = 5.0  # for wrappers and mpirun after the last word; then they are killed
 KILLED = 128 + signal.SIGKILL
 TERMINATED = 128 + signal.SIGTERM
+# Open MPI moves its ssh into a process group from both sides; the parent warns when the child was quicker, and ran ssh.
+HARMLESS = "plm:rsh: Warning: setpgid("
 READER_GONE = 128 + signal.SIGPIPE
 WATCHED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
@@ -71,6 +74,9 @@ class Rank:
     """-1 until it has said hello."""
 
     host: str = ""
+    need: Need | None = None
+    """What it would like to be bound to, if at all."""
+
     exit_code: int | None = None
 
 
@@ -149,8 +155,8 @@ class Supervisor:
         assert self.outcome is not None  # nobody leaves before
         if self.outcome.rank is not None:
             self.outcome.tail = self.output.tail(self.outcome.rank)
-        elif self.outcome.exit_code == 0 and self.noise:
-            self.writer.write(sys.stderr, "".join(f"[mpirun] {line}\n" for line in self.noise).encode())
+        elif self.outcome.exit_code == 0 and (said := [line for line in self.noise if HARMLESS not in line]):
+            self.writer.write(sys.stderr, "".join(f"[mpirun] {line}\n" for line in said).encode())
         return self.outcome
 
     def _everybody_left(self) -> bool:
@@ -222,6 +228,8 @@ class Supervisor:
 
     def _on_hello(self, rank: Rank, hello: dict) -> None:
         rank.number, rank.host = hello["rank"], hello["host"]
+        if need := hello["need"]:
+            rank.need = Need(**need | {"cores": tuple(need["cores"])})
         size, host = hello["size"], rank.host
         expected = self.plan.world_size
         if self.outcome is not None:
@@ -239,7 +247,9 @@ class Supervisor:
     def _on_all_there(self) -> None:
         hosts = sorted({rank.host for rank in self.ranks.values()})
         if len(hosts) == self.plan.host_count:
-            self._tell_all(channel.GO)
+            bound = assign({number: rank.need for number, rank in self.ranks.items() if rank.need is not None})
+            for number, rank in self.ranks.items():
+                self._tell(rank, channel.GO, cores=bound.get(number, []))
         else:
             found = f"{len(hosts)} ({', '.join(hosts)})"
             self._end(EXIT_FAILED, f"the number of hosts should be {self.plan.host_count}, but the ranks see {found}")
@@ -355,9 +365,9 @@ class Supervisor:
         for rank in self.connections:
             self._tell(rank, kind)
 
-    def _tell(self, rank: Rank, kind: bytes) -> None:
+    def _tell(self, rank: Rank, kind: bytes, **values: object) -> None:
         with contextlib.suppress(OSError):  # it is gone already
-            rank.connection.send(channel.encode(kind))
+            rank.connection.send(channel.encode_json(kind, **values) if values else channel.encode(kind))
 
     def end_everything(self) -> None:
         """No connection, no process: also when the launcher itself failed half-way."""

@@ -14,14 +14,14 @@ VARIABLE = "HVDKIT_CHANNEL"
 TOKEN_BYTES = 32  # the first bytes of every connection; nothing is parsed before they are right
 
 # Rank to launcher.
-HELLO = b"H"  # JSON: rank, size, host
+HELLO = b"H"  # JSON: rank, size, host, need (of cores; see cores.py)
 STDOUT = b"O"
 STDERR = b"E"
 RAISED = b"R"  # the command raises an exception that nobody catches; its end may take a while
 EXIT = b"X"  # JSON: code, signal, memory (the limit, if the kernel killed for lack of it); output may still follow
 
 # Launcher to rank.
-GO = b"G"  # all ranks are there: start the command
+GO = b"G"  # JSON: cores (to stay on, if any). All ranks are there: start the command
 STOP = b"T"  # please stop in good order (SIGTERM to the command)
 STACKS = b"S"  # print your stacks (SIGQUIT to every Python process that listens for it)
 LEAVE = b"L"  # the outcome is known: end the command if it still runs, send the last output, go

@@ -2,11 +2,10 @@
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterable
 from pathlib import Path
 
-from hvdkit.runtime.processes import descendants
+from hvdkit.runtime.processes import ask_to_stop, descendants
 
 WRAPPERS = (b"hvdkit.runtime.rank", b"hvdkit.runtime.pod_wrapper")
 
@@ -32,10 +31,9 @@ def ask_ranks_to_stop(pids: Iterable[int]) -> int:
     asked = 0
     for wrapper in rank_wrappers(pids):
         for pid in descendants(wrapper):
-            # The command leads a process group of its own; what it has started itself is mostly in it too.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if os.getpgid(pid) == pid and _parent(pid) == wrapper:
-                    os.killpg(pid, signal.SIGTERM)
+                if os.getpgid(pid) == pid and _parent(pid) == wrapper:  # the command leads a process group of its own
+                    ask_to_stop(pid)
                     asked += 1
     return asked
 

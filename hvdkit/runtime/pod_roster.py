@@ -43,6 +43,8 @@ class Peer:
     name: str = ""
     decoder: channel.Decoder = field(default_factory=channel.Decoder)
     ended: bool = False
+    early: list[tuple[bytes, dict]] = field(default_factory=list)
+    """What it said together with GO: the ranks of a quick command may end before ours have begun."""
 
     def frames(self) -> list[tuple[bytes, dict]] | None:
         """What has arrived; None when the connection is closed or talks nonsense."""
@@ -94,6 +96,9 @@ class Roster:
                 if not peer.ended:
                     on_gone(peer.name)
                 return
+            listen(peer, frames)
+
+        def listen(peer: Peer, frames: list[tuple[bytes, dict]]) -> None:
             for kind, values in frames:
                 if kind == STOP:
                     on_stop()
@@ -103,6 +108,7 @@ class Roster:
 
         for peer in self.peers:
             selector.register(peer.connection, selectors.EVENT_READ, lambda _, peer=peer: handle(peer))
+            listen(peer, peer.early)
 
 
 class FirstPod:
@@ -205,6 +211,9 @@ class OtherPod:
         self.place, self.world, self.port = place, world, port
         self.peer: Peer | None = None
         self.problem = ""
+        self.addresses = ("", "")
+        """Of the first pod and of this one; a connection that has ended does not tell them any more."""
+
         self.meeting_port: int | None = None
         self._next_look = 0.0
 
@@ -212,7 +221,7 @@ class OtherPod:
         """Return when the first pod says that all are there; PlacesChanged when they turn out to be others."""
         wait_until_none_is_missing(self._look, seconds, "pods", longest_pause=0.2)
         assert self.peer is not None and self.meeting_port is not None  # nobody is missing
-        first, own = self.peer.connection.getpeername()[0], self.peer.connection.getsockname()[0]
+        first, own = self.addresses
         return Roster([self.peer], (first, self.meeting_port), own)
 
     def _look(self) -> dict[str, str]:
@@ -241,12 +250,16 @@ class OtherPod:
             return
         connection.setblocking(False)
         channel.notice_death(connection)
+        self.addresses = (connection.getpeername()[0], connection.getsockname()[0])
         self.peer = Peer(connection, name=self.place.names[0])
         self.peer.tell(JOIN, place=self.place.number, world=self.world)
         self.problem = "it has not answered yet"
 
     def _on_frame(self, kind: bytes, values: dict) -> None:
-        if kind == GO:
+        assert self.peer is not None  # who has said it
+        if self.meeting_port is not None:
+            self.peer.early.append((kind, values))
+        elif kind == GO:
             self.meeting_port = values["port"]
         elif kind == WAITING:
             self.problem = f"it waits for {values['names']}"

@@ -11,10 +11,10 @@ import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from hvdkit.jobs.tuning import horovod_settings, threads_per_rank
+from hvdkit.jobs.tuning import horovod_settings, is_autotuned, threads_per_rank
 from hvdkit.local.machine import usable_cores
 from hvdkit.local.ssh import reachable_addresses
-from hvdkit.runtime import rank
+from hvdkit.runtime import cores, rank
 from hvdkit.runtime.interfaces import interface_of
 from hvdkit.runtime.memory import limit_in_words, oom_kills
 
@@ -52,8 +52,11 @@ def add_what_the_pod_knows(environ: MutableMapping[str, str]) -> None:
     if controller is None:
         return  # no Horovod
     gpus = any(path.name.removeprefix("nvidia").isdecimal() for path in Path("/dev").glob("nvidia*"))
-    for setting in horovod_settings(controller=controller, gpus=gpus, one_machine=False):
+    autotune = is_autotuned(environ)
+    for setting in horovod_settings(controller=controller, gpus=gpus, one_machine=False, autotune=autotune):
         environ.setdefault(setting.name, setting.value)
+    if controller == "mpi" and not gpus:
+        environ.setdefault(cores.BIND, "1")
     meeting = environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
     if meeting and environ.get("HOROVOD_GLOO_IFACE") not in {name for _, name in socket.if_nameindex()}:
         # horovodrun gives every rank the name that its own interface has.

@@ -25,6 +25,38 @@ def adopt_orphans() -> None:
 
 def descendants(pid: int) -> list[int]:
     """All living processes below `pid`; zombies are left out, they are dead already."""
+    children, found, queue = _children(), [], [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def ask_to_stop(pid: int) -> None:
+    """SIGTERM to a command, and to what a shell or profiler runs for it, but to none that a Python program started.
+
+    That program alone knows what to do with its helpers: a DataLoader, for one, raises when a worker of it is ended.
+    """
+    children, asked, queue = _children(), [], [pid]
+    while queue:
+        asked.append(queue.pop())
+        if not _is_python(asked[-1]):
+            queue += children.get(asked[-1], [])
+    for one in asked:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(one, signal.SIGTERM)
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
+    except OSError:
+        return False
+
+
+def _children() -> dict[int, list[int]]:
+    """The living processes by their parent."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -34,13 +66,7 @@ def descendants(pid: int) -> list[int]:
             state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state not in "ZX":
                 children.setdefault(int(parent), []).append(int(entry.name))
-    found: list[int] = []
-    queue = [pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
+    return children
 
 
 def end_descendants(grace: float, limit: float = 5.0) -> list[int]:

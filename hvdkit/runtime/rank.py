@@ -18,10 +18,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdkit.runtime import channel
+from hvdkit.runtime import channel, cores
 from hvdkit.runtime.interfaces import interface_of
 from hvdkit.runtime.memory import limit_in_words, oom_kills
-from hvdkit.runtime.processes import adopt_orphans, catches, descendants, die_with_parent, end_descendants
+from hvdkit.runtime.processes import adopt_orphans, ask_to_stop, catches, descendants, die_with_parent, end_descendants
 
 SECONDS_BEFORE_KILL = 0.5  # mpirun itself kills a second after its SIGTERM: be done by then
 SECONDS_TO_DRAIN = 1.0  # for output still in the pipes of a command that has ended
@@ -39,8 +39,6 @@ def main(arguments: list[str]) -> int:
         return 2
     die_with_parent(signal.SIGTERM)
     adopt_orphans()
-    if os.environ.get("HVDKIT_ONE_CORE") == "1":
-        stay_on_one_core(int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")))
     if _launcher_is_gone():
         return 128 + signal.SIGTERM
     connection = None
@@ -55,16 +53,6 @@ def main(arguments: list[str]) -> int:
         return rank.run()
     finally:
         end_descendants(SECONDS_BEFORE_KILL)
-
-
-def stay_on_one_core(local_rank: int) -> None:
-    """Bind this rank to one of the cores that we may use.
-
-    Horovod's threads wait for each other by yielding their core again and again. To the kernel they are as busy as the
-    threads that compute; with four of each on two cores each kind often had one to itself, and half the speed was lost.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[local_rank % len(cores)]})
 
 
 def _launcher_is_gone() -> bool:
@@ -116,7 +104,8 @@ class Rank:
             self.connection.setblocking(False)
             self.selector.register(self.connection, selectors.EVENT_READ)
             rank, size = place_in_world(os.environ)
-            self._send(channel.encode_json(channel.HELLO, rank=rank, size=size, host=socket.gethostname()))
+            need = cores.need_of_this_rank(os.environ)
+            self._send(channel.encode_json(channel.HELLO, rank=rank, size=size, host=socket.gethostname(), need=need))
         while not self.leave:
             self._handle_events(timeout=None)
             if self.status is not None and not self.told:
@@ -213,12 +202,13 @@ class Rank:
         if not data:  # the launcher is gone: so must we be
             self._disconnect()
             return
-        for kind, _ in self.decoder.feed(data):
+        for kind, payload in self.decoder.feed(data):
             if kind == channel.GO and self.child is None:
+                if own := json.loads(payload)["cores"]:
+                    cores.bind(own)
                 self._start_command()
             elif kind == channel.STOP and self.child is not None and self.status is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.child.pid, signal.SIGTERM)
+                ask_to_stop(self.child.pid)
             elif kind == channel.STACKS:
                 self._print_stacks()
             elif kind == channel.LEAVE:

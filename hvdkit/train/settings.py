@@ -37,7 +37,7 @@ class TrainSettings:
     """Side of the images that the model sees, for imagefolder and synthetic; None: 224 and 28."""
 
     synthetic_images: int = 60_000
-    """Training images of `synthetic`; a sixth as many test images come on top."""
+    """Training images of `synthetic`; a sixth as many test images come on top. Beyond 60,000 they repeat."""
 
     loader_workers: int | None = None
     """Processes a rank that load data; None: none for data in memory, else as many as its cores allow."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hvdkit.runtime import cores
 from hvdkit.train.pace import StepTime
 
 SECONDS = ("total", "data_wait", "allreduce_wait", "own")
@@ -45,6 +46,6 @@ class StepRecord:
             "cpu": [round(moment - self._cpu[0], 6) for moment in self._cpu],
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "threads": torch.get_num_threads(),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": int(os.environ.get(cores.BEFORE) or len(os.sched_getaffinity(0))),  # that it shares with others
             "node": os.environ.get("HVDKIT_NODE"),  # told by Kubernetes: pods that share a node share its cores
         }

@@ -1,7 +1,10 @@
 """hvdkit's commands on a real cluster, as a user who has the rights of manifests/rbac.yaml and no more."""
 
+import errno
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -76,6 +79,59 @@ class User:
             "get", kinds, f"--namespace={self.namespace}", f"--selector=hvdkit.io/job={name}", "--output=name"
         )
         return listed.split()
+
+
+class Terminal:
+    """hvdkit as it looks at a terminal, where Ctrl-C is a key. `with Terminal(user, …) as screen: …`"""
+
+    def __init__(self, user: User, *words: str) -> None:
+        self.seen = ""
+        self._screen, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", sys.executable, "-m", "hvdkit", *words],  # keys become signals for its session only
+            env={name: value for name, value in user.environment.items() if name != "NO_COLOR"},
+            cwd=user.folder,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)  # or its end would not be seen
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._screen)
+
+    def press(self, keys: str) -> None:
+        os.write(self._screen, keys.encode())
+
+    def wait_for(self, text: str, limit: float = 120) -> None:
+        """Until this is on the screen."""
+        end = time.monotonic() + limit
+        while text not in self.seen:
+            assert self._read(end), f"not on the screen within {limit} s: {text!r}\n{self.seen}"
+
+    def exit_code(self, limit: float = 120) -> int:
+        """Once it has ended."""
+        end = time.monotonic() + limit
+        while self._read(end):
+            pass
+        return self.process.wait(max(1.0, end - time.monotonic()))
+
+    def _read(self, end: float) -> bool:
+        """Whether there was more to see before `end`."""
+        if not select.select([self._screen], [], [], max(0.0, end - time.monotonic()))[0]:
+            return False
+        try:
+            self.seen += os.read(self._screen, 65536).decode(errors="replace")
+        except OSError as error:
+            if error.errno != errno.EIO:  # that is how a terminal says that nobody writes to it any more
+                raise
+            return False
+        return True
 
 
 def wait_for(condition: Callable[[], Any], what: str | Callable[[], str], limit: float = 120) -> Any:

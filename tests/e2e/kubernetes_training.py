@@ -17,15 +17,18 @@ from hvdkit import __version__
 from hvdkit.train.datasets import digits, idx
 
 IMAGE = f"hvdkit-worker:{__version__}"  # as `hvdkit image build` calls it
+WITH_MONARCH = f"{IMAGE}-monarch"  # has the client of Kubernetes too, which Monarch's controller needs
 LIMIT = 900
-# `slow` is so as long as the file is there, so that a test has time to do something to the job.
+# `slow` is so as long as the file is there, so that a test has time to do something to the job; the file may say by how
+# many seconds a step.
 NETS = """
-import pathlib, time
+import contextlib, pathlib, time
 from torch import nn
 class Slow(nn.Sequential):
     def forward(self, images):
-        if self.training and pathlib.Path("/shared/slow").exists():
-            time.sleep(0.05)
+        if self.training:
+            with contextlib.suppress(FileNotFoundError):
+                time.sleep(float(pathlib.Path("/shared/slow").read_text() or 0.05))
         return super().forward(images)
 def slow(classes):
     return Slow(nn.Flatten(), nn.Linear(784, classes))

@@ -5,8 +5,9 @@ and as its administrator. Otherwise a thread does what the tests need of it: for
 a StatefulSet that starts all its pods at once, with the labels by which Monarch finds them, both owned by the mesh; and
 in the mesh's status whether they are ready.
 
-The definition of the MonarchMesh that the cluster gets is made of our own schema, hvdkit/checks/schemas: the operator's
-is not in this repository. Ours leaves the pod itself to the StatefulSet, whose API knows pods.
+The definition of the MonarchMesh that the cluster gets is the operator's own where HVDKIT_E2E_MONARCH_CRD names its
+file. It is not in this repository, nor in any package that we install (torchmonarch's wheel has none). Otherwise it is
+made of our own schema, hvdkit/checks/schemas, which leaves the pod itself to the StatefulSet, whose API knows pods.
 """
 
 import copy
@@ -25,6 +26,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 VARIABLE = "HVDKIT_E2E_MONARCH_OPERATOR"
+DEFINITION_VARIABLE = "HVDKIT_E2E_MONARCH_CRD"
 GROUP, VERSION, PLURAL, KIND = "monarch.pytorch.org", "v1alpha1", "monarchmeshes", "MonarchMesh"
 SCHEMA = Path(__file__).parents[2] / "hvdkit" / "checks" / "schemas" / f"{GROUP}_{PLURAL}.yaml"
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -35,24 +37,32 @@ Object = dict[str, Any]
 
 def install_definition(cluster: Cluster) -> None:
     """Have the API server know MonarchMeshes."""
+    cluster.apply(definition())
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{PLURAL}.{GROUP}", "--timeout=60s")
+
+
+def definition() -> Object:
+    """The operator's own definition of a MonarchMesh, or one of our schema."""
+    if file := os.environ.get(DEFINITION_VARIABLE):
+        objects = [one for one in yaml.safe_load_all(Path(file).read_text()) if one]
+        found = [one for one in objects if one["metadata"]["name"] == f"{PLURAL}.{GROUP}"]
+        assert found, f"{DEFINITION_VARIABLE}: {file} does not define {PLURAL}.{GROUP}"
+        return found[0]
     details = yaml.safe_load(SCHEMA.read_text())["spec"]
     [version] = details["versions"]
     schema = without_references(version["schema"])
     served = {"served": True, "storage": True, "subresources": {"status": {}}}
-    cluster.apply(
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{PLURAL}.{GROUP}"},
-            "spec": {
-                "group": GROUP,
-                "scope": "Namespaced",
-                "names": {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": KIND.lower()},
-                "versions": [{"name": version["name"], "schema": schema, **served}],
-            },
-        }
-    )
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{PLURAL}.{GROUP}", "--timeout=60s")
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": KIND.lower()},
+            "versions": [{"name": version["name"], "schema": schema, **served}],
+        },
+    }
 
 
 def without_references(schema: Any) -> Any:

@@ -106,9 +106,9 @@ class Prometheus:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """The instant vector (or scalar, as one without labels) that an expression gives now."""
-        data = self._get("query", query=expression)
+    def query(self, expression: str, at: float | None = None) -> list[dict[str, Any]]:
+        """The instant vector (or scalar, as one without labels) that an expression gives now, or at a Unix time."""
+        data = self._get("query", query=expression, **({} if at is None else {"time": f"{at:.3f}"}))
         if data["resultType"] == "scalar":
             return [{"metric": {}, "value": data["result"]}]
         return data["result"]
@@ -121,9 +121,9 @@ class Prometheus:
             found[key[0] if len(labels) == 1 else key] = float(one["value"][1])
         return found
 
-    def value(self, expression: str) -> float:
+    def value(self, expression: str, at: float | None = None) -> float:
         """The only value."""
-        (one,) = self.query(expression)
+        (one,) = self.query(expression, at)
         return float(one["value"][1])
 
     def rules(self) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """DDP on the pods of a MonarchMesh in a real cluster, in a namespace that enforces `restricted`.
 
 The Monarch operator is in no registry: a stand-in makes the pods (monarch_operator.py), or the real one where
-HVDKIT_E2E_MONARCH_OPERATOR names its binary; the definition of the MonarchMesh is made of our own schema. Everything
-else is real: the mesh that hvdkit applied, Monarch's worker loop in its pods, and its KubernetesJob in the controller.
+HVDKIT_E2E_MONARCH_OPERATOR names its binary. The definition of the MonarchMesh is made of our own schema, or the real
+one where HVDKIT_E2E_MONARCH_CRD names its file. Everything else is real: the mesh that hvdkit applied, Monarch's worker
+loop in its pods, and its KubernetesJob in the controller.
 
 Needs the worker image with Monarch in it: `make images` builds it, and the cluster takes it by --image.
 """
@@ -16,9 +17,8 @@ import pytest
 import yaml
 from cluster.cluster import Cluster
 from kubernetes_jobs import User, wait_for
-from kubernetes_training import IMAGE, LIMIT, Place, place_to_train, training
+from kubernetes_training import IMAGE, LIMIT, WITH_MONARCH, Place, place_to_train, training
 
-WITH_MONARCH = f"{IMAGE}-monarch"
 PARTS = "monarchmeshes,statefulsets,services,pods,networkpolicies,serviceaccounts,roles,rolebindings"
 # Each rank says where it is; then one fails, and the other must not be waited for.
 FAULTY = """

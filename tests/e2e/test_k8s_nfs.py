@@ -111,7 +111,8 @@ def assert_a_lost_claim_is_told(server: NfsServer, user: User) -> None:
 
     def released() -> list[str]:
         volumes = cluster.get("persistentvolumes")["items"]
-        return [one["metadata"]["name"] for one in volumes if one["status"]["phase"] == "Released"]
+        ours = [one for one in volumes if (one["spec"].get("claimRef") or {}).get("namespace") == NAMESPACE]
+        return [one["metadata"]["name"] for one in ours if one["status"]["phase"] == "Released"]
 
     wait_for(released, "a volume without its claim", LIMIT)
     done = user.hvdkit(*launch(server), code=3)

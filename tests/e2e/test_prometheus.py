@@ -264,23 +264,57 @@ def test_the_curves_of_the_scaling_dashboard(scene: SimpleNamespace) -> None:
         assert {part: parts[point, part] for part in shares} == pytest.approx(shares)
 
 
+def test_the_single_figures_of_the_scaling_dashboard(scene: SimpleNamespace) -> None:
+    chosen = variables(scene.result)
+    queries = {title: fill_in(query, **chosen) for title, query in queries_of(DASHBOARDS["scaling.json"])}
+    done = [one for one in scene.result["summaries"] if one["done"] and one["point"]["data"] == chosen["data"]]
+    fastest = max(one["images_per_second"]["value"] for one in done if _real(one, workers=2))
+    assert scene.prometheus.value(queries["Images a second at most workers"]) == pytest.approx(fastest)
+    assert scene.prometheus.value(queries["Runs a point"]) == min(one["done"] for one in done)
+    ended = max(run["began"] + run["seconds"] for run in scene.result["runs"])
+    now = time.time()
+    assert scene.prometheus.value(queries["Age of the result"], now) == pytest.approx(now - ended, abs=0.01)
+    earlier = scene.prometheus.values(queries["Efficiency of earlier sweeps"], "engine", "workers")
+    expected = {
+        ("horovod", str(workers)): one["efficiency"]["value"]
+        for workers in (1, 2)
+        for one in done
+        if _real(one, workers) and one["efficiency"]
+    }
+    assert earlier == pytest.approx(expected) and expected
+
+
 def _real(summary: dict[str, Any], workers: int) -> bool:
     return summary["point"]["engine"] != "ideal" and summary["point"]["workers"] == workers
 
 
 def test_the_live_dashboard_agrees_with_the_history_of_the_run(scene: SimpleNamespace) -> None:
-    """Loss, learning rate and accuracy that Prometheus has are those of a line of metrics.jsonl."""
+    """Loss, learning rate and accuracy that Prometheus has at a moment are those of one line of metrics.jsonl."""
     by_title = dict(reversed(list(queries_of(DASHBOARDS["live-job.json"]))))
     chosen = variables(scene.result)
     ranks = scene.prometheus.value(fill_in(by_title["Ranks"], **chosen))
     assert ranks == RANKS
-    loss = scene.prometheus.value(fill_in(by_title["Loss"], **chosen))
+    moment = time.time()
+    shown = {
+        title: scene.prometheus.value(fill_in(by_title[title], **chosen), moment)
+        for title in ("Loss", "Learning rate", "Accuracy")
+    }
 
     def written() -> bool:
         lines = [json.loads(line) for line in (scene.folder / "run" / "metrics.jsonl").read_text().splitlines()]
-        return any(math.isclose(line["loss"], loss, rel_tol=1e-6) for line in lines if line["kind"] == "interval")
+        found = [
+            {"Loss": one["loss"], "Learning rate": one["learning_rate"], "Accuracy": one["accuracy_percent"] / 100}
+            for one in lines
+            if one["kind"] == "interval"
+        ]
+        return any(shown == pytest.approx(one, rel=1e-6) for one in found)
 
-    servers.wait_for(written, lambda: f"an interval with loss {loss}")
+    servers.wait_for(written, lambda: f"an interval with {shown}")
+    tested = [query for title, query in queries_of(DASHBOARDS["live-job.json"]) if "hvdkit_test_" in query]
+    by_test = sorted(scene.prometheus.value(fill_in(query, **chosen), moment) for query in tested)
+    lines = [json.loads(line) for line in (scene.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    judged = [(one["loss"], one["accuracy_percent"] / 100) for one in lines if one["kind"] == "evaluation"]
+    assert any(by_test == pytest.approx(sorted(one), rel=1e-6) for one in judged)
     own = scene.prometheus.values(fill_in(by_title["Own work by rank"], **chosen), "rank")
     step = scene.prometheus.values(fill_in(by_title["Step time by rank"], **chosen), "rank")
     assert set(own) == set(step) == {"0", "1"}

@@ -63,9 +63,10 @@ class Launch:
         wait_until(lambda: bool(find()), lambda: f"a process with {text!r}: {self.processes()}\n{self.output()}")
         return find()[0]
 
-    def wait_until_gone(self) -> None:
-        """No process is left 10 s after the kill, as promised."""
-        wait_until(lambda: not self.processes(), lambda: f"an end of {self.processes()}", limit=10.0)
+    def wait_until_gone(self, since: float | None = None) -> None:
+        """No process is left 10 s after that time of the monotonic clock (now if it is not given)."""
+        passed = 0.0 if since is None else time.monotonic() - since
+        wait_until(lambda: not self.processes(), lambda: f"an end of {self.processes()}", limit=10.0 - passed)
 
     def kill_all(self) -> None:
         for pid in self.processes():

@@ -11,7 +11,7 @@ from running import LAUNCHERS, run
 SCRIPT = str(Path(__file__).with_name("train_variations.py"))
 
 
-@pytest.fixture(scope="module", params=["mpirun", "torchrun"])
+@pytest.fixture(scope="module", params=["hvdkit-mpi", "torchrun"])
 def found(request, tmp_path_factory):
     """What each setting came to, on two ranks and in one process."""
     folder = tmp_path_factory.mktemp("variations")

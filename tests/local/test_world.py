@@ -36,6 +36,10 @@ def test_the_readmes_script_trains_and_goes_on(launcher, script, tmp_path):
 
 
 def test_asked_to_stop_it_leaves_with_75(script, tmp_path):
+    """With workers of a DataLoader, which raises when a signal ends one of them."""
+    path = Path(script)
+    path.write_text(path.read_text().replace("batch_size=50,", "batch_size=50, num_workers=1,"))
+    assert "num_workers=1" in path.read_text()
     with started(*LAUNCHERS["hvdkit-mpi"], "python", script, "1000", cwd=tmp_path) as job:
         for line in job.stdout:
             if "epoch 1" in line:

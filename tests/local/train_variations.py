@@ -90,6 +90,10 @@ def alike(engine) -> bool:
 def outcome(engine, output: Path, **changes) -> tuple[list[float], dict[str, torch.Tensor]]:
     """The loss of each step and the last weights of a training."""
     train(TrainSettings(output=output, **COMMON | changes), engine, StopRequest())
+    return read_outcome(output)
+
+
+def read_outcome(output: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
     losses = [line["loss"] for line in read(output / "metrics.jsonl") if line["kind"] == "interval"]
     loaded = CheckpointFolder(output / "checkpoints").newest_whole(print)
     return losses, {name: tensor.float() for name, tensor in loaded.state["model"].items()}
@@ -101,21 +105,24 @@ def main(folder: Path) -> None:
     with session("auto") as engine:
         horovod_mpi = engine.library == "MPI"
         found = {}
-        for name, (ours, theirs) in (EXACT | (GROUPS if engine.name == "horovod" else {})).items():
-            output = folder / name.replace(" ", "-")
-            train(TrainSettings(output=output, **COMMON | ours), engine, StopRequest())
-            same = alike(engine)
-            if engine.rank == 0:
-                losses = [line["loss"] for line in read(output / "metrics.jsonl") if line["kind"] == "interval"]
-                weights = CheckpointFolder(output / "checkpoints").newest_whole(print).state["model"]
-                alone, weights_alone = outcome(SingleEngine(), folder / f"{name.replace(' ', '-')}-alone", **theirs)
+        exact = EXACT | (GROUPS if engine.name == "horovod" else {})
+        same = {}
+        for name, (ours, _) in exact.items():
+            train(TrainSettings(output=folder / name.replace(" ", "-"), **COMMON | ours), engine, StopRequest())
+            same[name] = alike(engine)
+            torch.use_deterministic_algorithms(False)
+        for number, (name, (_, theirs)) in enumerate(exact.items()):
+            if number % engine.size == engine.rank:  # side by side: a rank that waits takes the other's processor
+                output = folder / name.replace(" ", "-")
+                losses, weights = read_outcome(output)
+                alone, weights_alone = outcome(SingleEngine(), output.with_name(f"{output.name}-alone"), **theirs)
                 found[name] = {
                     "losses": losses,
-                    "alike": same,
+                    "alike": same[name],
                     "alone": alone,
                     "weights": max(float((weights[key] - weights_alone[key]).abs().max()) for key in weights),
                 }
-            torch.use_deterministic_algorithms(False)
+        found = {name: values for part in engine.gather(found) for name, values in part.items()}
         for name, changes in (ROUGH | (ADASUM if horovod_mpi else {})).items():
             output = folder / name.replace(" ", "-")
             try:

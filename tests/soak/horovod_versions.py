@@ -1,4 +1,4 @@
-"""Builds and smoke-tests Horovod for the oldest torch we claim, one in the middle and the newest.
+"""Builds and smoke-tests Horovod for the oldest torch we claim, one in the middle and the newest; --cuda: the newest.
 
     python tests/soak/horovod_versions.py [--torch 2.1.0 --torch 2.15.0] [--python python3.12] [--cuda]
 
@@ -29,10 +29,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", action="append", help="a version of torch; can be given again")
     parser.add_argument("--python", default=sys.executable, help="the Python of the venvs")
-    parser.add_argument("--cuda", action="store_true", help="build with NCCL")
+    parser.add_argument("--cuda", action="store_true", help="build with NCCL, which check must then find")
     options = parser.parse_args()
     newest = importlib.metadata.version("torch").partition("+")[0]
-    versions = options.torch or [OLDEST, MIDDLE, newest]
+    # The CUDA compiler comes as wheels for CUDA 13 only; the older torches would need a toolkit on this machine.
+    versions = options.torch or ([newest] if options.cuda else [OLDEST, MIDDLE, newest])
     builds = []
     for version in versions:
         print(f"torch {version}", flush=True)

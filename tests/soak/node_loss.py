@@ -5,11 +5,13 @@
 The job is not elastic: two workers on two nodes, a checkpoint every 20 steps on a shared volume. In turn
 
 - kubelet: only the node's kubelet is killed; its containers go on. It comes back when the node is NotReady.
-- power, back: kubelet, containerd and every process of its pods are killed. All comes back when it is NotReady.
-- power, deleted: the same, but nothing comes back. Its pods are deleted by force, as an administrator would.
+- power, back: its pods fall silent (their network goes first), then kubelet, containerd and every process of its pods
+  are killed. All comes back when it is NotReady.
+- power, gone: the same, but nothing comes back. The node is marked `out-of-service`, as Kubernetes prescribes for it:
+  pods that are merely deleted by force do not free a job, which waits until each of them has failed.
 
-Fails unless each job ends with exit code 0, has gone on from the newest checkpoint that there was, and has every step
-in its history exactly once.
+Fails unless each job ends with exit code 0 at its last step, has gone on from the newest checkpoint that there was, and
+tells no step twice.
 """
 
 import argparse
@@ -17,6 +19,8 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,15 +31,19 @@ sys.path[:0] = [str(REPOSITORY / "benchmarks"), str(REPOSITORY / "tests/e2e")]
 
 from cluster import cgroups  # noqa: E402
 from cluster.cluster import Cluster  # noqa: E402
+from cluster.containerd import ask_containerd  # noqa: E402
 from cluster.node import Node  # noqa: E402
 from kubernetes_jobs import wait_for  # noqa: E402
 from kubernetes_training import LIMIT, Place, place_to_train, training  # noqa: E402
 from machine_facts import machine_facts  # noqa: E402
 from test_k8s_recovery import assert_every_step_once, starts  # noqa: E402
 
-SCENES = ("kubelet", "power, back", "power, deleted")
+SCENES = ("kubelet", "power, back", "power, gone")
+STEPS = 4000
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 # Slow steps for longer than it takes until a node counts as not ready.
-FLAGS = ("--model", "nets:slow", "--batch-size", "10", "--max-steps", "2500", "--checkpoint-every", "20")
+FLAGS = ("--model", "nets:slow", "--batch-size", "10", "--epochs", "2", "--max-steps", str(STEPS))
+FLAGS += ("--checkpoint-every", "20")
 
 
 def main() -> None:
@@ -49,10 +57,10 @@ def main() -> None:
         with place_to_train(cluster, Path(tempfile.mkdtemp())) as place:
             found[scene] = lose_a_node(place, scene)
         print(f"{scene}: {json.dumps(found[scene], indent=1)}", file=sys.stderr, flush=True)
-    result = {"version": 1, "soak": "node_loss", "machine": facts, "scenes": found}
+        result = {"version": 1, "soak": "node_loss", "machine": facts, "scenes": found}
+        if options.output:
+            options.output.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
-    if options.output:
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def lose_a_node(place: Place, scene: str) -> dict:
@@ -75,9 +83,9 @@ def lose_a_node(place: Place, scene: str) -> dict:
     now("node not ready")
     if scene == "kubelet":
         went_on = newest_step(place)
-    if scene == "power, deleted":
-        delete_pods_of(place, node)
-        now("pods deleted")
+    if scene == "power, gone":
+        place.cluster.kubectl("taint", "nodes", node.name, f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute")
+        now("node out of service")
     else:
         come_back(place.cluster, node, everything=scene != "kubelet")
         wait_for(lambda: is_ready(place.cluster, node), f"{node.name} is ready", LIMIT)
@@ -85,16 +93,19 @@ def lose_a_node(place: Place, scene: str) -> dict:
     if scene != "kubelet":
         wait_for(lambda: len(starts(place, "lost")) == 2, "a second start", LIMIT)
         now("training again")
+    assert process.poll() is None, "the training ended before all of this had happened to it"
     (place.shared / "slow").unlink()
     out, err = process.communicate(timeout=LIMIT)
     now("job ended")
-    if scene == "power, deleted":
+    if scene == "power, gone":
         come_back(place.cluster, node, everything=True)
+        place.cluster.kubectl("taint", "nodes", node.name, f"{OUT_OF_SERVICE}-")
         wait_for(lambda: is_ready(place.cluster, node), f"{node.name} is ready", LIMIT)
     assert process.returncode == 0, out + err
     begun = starts(place, "lost")
     assert len(begun) == 1 if scene == "kubelet" else begun[1]["step"] >= committed, begun
     assert_every_step_once(place, "lost")
+    assert place.history("lost")[-1]["steps"] == STEPS
     launchers = place.launchers("lost")
     return {
         "newest_checkpoint_when_lost": committed,
@@ -117,7 +128,9 @@ def node_to_lose(place: Place) -> Node:
     pods = place.cluster.get("pods", f"--namespace={place.user.namespace}")["items"]
     by_name = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
     launcher = next(node for name, node in by_name.items() if "-launcher" in name)
-    lost = {node for name, node in by_name.items() if "-worker-" in name} - {launcher}
+    workers = {name: node for name, node in by_name.items() if "-worker-" in name}
+    assert len(workers) == len(set(workers.values())) == 2, by_name  # with both workers all of the job would be lost
+    lost = set(workers.values()) - {launcher}
     assert len(lost) == 1, by_name
     return next(node for node in place.cluster.nodes() if node.name in lost)
 
@@ -138,10 +151,23 @@ def lose(cluster: Cluster, node: Node, *, everything: bool) -> None:
     containerd, kubelet = node.programs
     cluster.stop(kubelet)
     if everything:
+        pids = cgroups.processes(cluster.places.name, node.name)
+        for interface in interfaces_of(pids):  # else the kernel would tell the other side of every connection at once
+            subprocess.run(["ip", "link", "set", interface, "down"], check=True)
         cluster.stop(containerd)
-        for pid in cgroups.processes(cluster.places.name, node.name) | shims(node):
+        for pid in pids | shims(node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def interfaces_of(pids: set[int]) -> set[str]:
+    """Our ends of the network of the pods in which these processes are."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended, or is a pod's first process, which has no /sys
+            found.add(int(Path(f"/proc/{pid}/root/sys/class/net/eth0/iflink").read_text()))
+    assert found, "no pod of the node has a network"
+    return {socket.if_indextoname(number) for number in found}
 
 
 def shims(node: Node) -> set[int]:
@@ -156,19 +182,16 @@ def shims(node: Node) -> set[int]:
 
 
 def come_back(cluster: Cluster, node: Node, *, everything: bool) -> None:
-    for program in node.programs if everything else node.programs[1:]:
-        cluster.start(program)
+    containerd, kubelet = node.programs
+    if everything:
+        cluster.start(containerd)
+        wait_for(lambda: ask_containerd(node.socket, "version"), "containerd answers")  # a kubelet asks it only once
+    cluster.start(kubelet)
 
 
 def is_ready(cluster: Cluster, node: Node) -> bool:
     conditions = cluster.get("node", node.name)["status"]["conditions"]
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
-def delete_pods_of(place: Place, node: Node) -> None:
-    selector = f"--field-selector=spec.nodeName={node.name}"
-    where = f"--namespace={place.user.namespace}"
-    place.cluster.kubectl("delete", "pods", selector, where, "--force", "--grace-period=0")
 
 
 if __name__ == "__main__":

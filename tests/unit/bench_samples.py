@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hvdkit.bench.points import IDEAL, Point, SweepSettings
@@ -59,13 +59,13 @@ def rank_records(world: World, ranks: int, steps: int, *, noise: float, draw: ra
 
 def independent_records(world: World, count: int, steps: int, *, noise: float, draw: random.Random) -> list[dict]:
     pace = draw.lognormvariate(0, noise)
+    alone = replace(world, waits_hidden=True)  # they wait for nobody, but note the same as DDP
+
+    def seconds(number: int) -> float:
+        return pace * draw.lognormvariate(0, noise / 2) * world.compute + world.slower.get(number, 0.0)
+
     return [
-        _record(
-            number,
-            [(world.data, pace * draw.lognormvariate(0, noise / 2) * world.compute, 0.0) for _ in range(steps)],
-            world,
-        )
-        for number in range(count)
+        _record(number, [(world.data, seconds(number), 0.0) for _ in range(steps)], alone) for number in range(count)
     ]
 
 

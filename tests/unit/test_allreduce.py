@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from hvdkit.bench.allreduce import SIZES, Measurement, bus_factor, calls_for, load, make_row
+from hvdkit.bench.allreduce import SIZES, Measurement, Row, bus_factor, calls_for, load, make_row
 from hvdkit.bench.allreduce_rank import Library, has_gpus_for, is_correct, measure_all, numbers_of
 from hvdkit.cli.bench_allreduce import command, describe, size_of
 from hvdkit.errors import HvdkitError, InputError
@@ -40,6 +40,33 @@ def test_the_text_has_every_row_and_says_what_is_wrong() -> None:
     assert "mpi4py             2    1 MiB      2.00 ms       1.00 ms - 4.00 ms   0.524 GB/s   0.524 GB/s" in text
     assert "1 KiB" in text and text.endswith("all sums correct.")
     assert describe(measurement(("mpi4py on rank 1 of 2",))).endswith("wrong: mpi4py on rank 1 of 2")
+
+
+def times(library: str, *batches: float, size: int = 1 << 20, ranks: int = 2) -> Row:
+    return make_row(ranks, {"library": library, "bytes": size, "calls": 5, "batches": batches})
+
+
+def test_horovod_is_held_against_the_library_beside_it() -> None:
+    rows = (times("mpi4py", 1e-3, 1.2e-3), times("horovod-mpi", 2e-3, 2.4e-3), times("torch-gloo", 4e-3))
+    rows += (times("horovod-gloo", 3e-3), times("horovod-mpi", 1e-3, ranks=3))  # that one has no counterpart
+    made = replace(measurement(), rows=rows)
+    found = {(one.library, one.against): (one.ratio, one.impossible) for one in made.comparisons()}
+    # Gloo of torch is another program, which Horovod may well be faster than.
+    expected = {("horovod-mpi", "mpi4py"): (pytest.approx(2), False)}
+    assert found == expected | {("horovod-gloo", "torch-gloo"): (pytest.approx(0.75), False)}
+    text = describe(made)
+    assert "horovod-mpi / mpi4py, 2 ranks: 1 MiB 2.00\nhorovod-gloo / torch-gloo, 2 ranks: 1 MiB 0.75\n" in text
+    assert [one["ratio"] for one in json.loads(made.to_json())["comparisons"]] == pytest.approx([2, 0.75])
+
+
+@pytest.mark.parametrize(
+    ("batches", "impossible"),
+    [((0.5e-3, 0.6e-3), True), ((0.5e-3, 1.1e-3), False), ((0.92e-3, 0.95e-3), False), ((1e-3, 3e-3), False)],
+)
+def test_horovod_cannot_be_faster_than_the_call_it_makes(batches: tuple[float, ...], impossible: bool) -> None:
+    made = replace(measurement(), rows=(times("mpi4py", 1e-3, 1.3e-3), times("horovod-mpi", *batches)))
+    assert [one.impossible for one in made.comparisons()] == [impossible]
+    assert ("warning: horovod-mpi took 0.48 of mpi4py's time for 1 MiB on 2 ranks" in describe(made)) == impossible
 
 
 def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hvdkit.bench.points import IDEAL, Point, SweepSettings
 from hvdkit.bench.runners import local_command, local_environment
 from hvdkit.bench.train_words import train_words
 from hvdkit.errors import InputError
+from hvdkit.local.machine import usable_cores
 
 
 def settings(**changes) -> SweepSettings:
@@ -115,8 +116,21 @@ def test_a_run_obeys_no_settings_that_the_results_do_not_tell(engine: str, tmp_p
     assert made["HVDKIT_CACHE_DIR"] == "/cache" and made["XDG_STATE_HOME"] == str(tmp_path / "state")
 
 
-def test_no_run_meets_the_end_of_its_synthetic_data() -> None:
-    made = settings(steps=50)
+def test_the_ideal_is_bound_to_cores_where_the_ranks_are() -> None:
+    """Horovod's ranks are when there are more of them than cores, DDP's never; the user's word comes last and wins."""
+    crowd = usable_cores() + 1
+    cases = ((("horovod", "ddp"), crowd, True), (("horovod",), 1, False), (("ddp",), crowd, False))
+    for engines, workers, bound in cases:
+        made = settings(workers=(1, crowd), engines=engines, env=("HVDKIT_BIND=0",))
+        words = local_command(made, Point(data="synthetic", engine=IDEAL, workers=workers), "/barrier")
+        assert [word for word in words if "BIND" in word] == ["HVDKIT_BIND=1"] * bound + ["HVDKIT_BIND=0"]
+    ranks = local_command(made, Point(data="synthetic", engine="horovod", workers=crowd), "/barrier")
+    assert "HVDKIT_BIND=1" not in ranks  # `hvdkit launch` knows by itself
+
+
+@pytest.mark.parametrize("given", [(), ("--accumulate", "3"), ("--image-size", "64", "--accumulate=3")])
+def test_no_run_meets_the_end_of_its_synthetic_data(given: tuple[str, ...]) -> None:
+    made = settings(workers=(1, 2, 8), steps=100, batch_size=128, train_args=given)
     for point in made.points():
         words = train_words(made, point)
-        assert int(value_of("--synthetic-images", words)) >= 50 * 64 * point.ranks
+        assert int(value_of("--synthetic-images", words)) >= 100 * 128 * point.ranks * (3 if given else 1)

@@ -12,10 +12,11 @@ from scripted_api import Api, Request, api
 from hvdkit.cli.logs import Wanted, of_cluster
 from hvdkit.cli.target import OnCluster
 from hvdkit.cluster.api import ApiError
-from hvdkit.cluster.follow import MOST_LOGS, Follower, Printer
+from hvdkit.cluster.follow import MOST_LOGS, Follower, Patience, Printer
 from hvdkit.cluster.job import Job
 from hvdkit.cluster.launch import LaunchOptions, follow, launch_on_cluster
 from hvdkit.errors import HvdkitError, InputError
+from hvdkit.jobs.state import JobState
 
 OURS = {"app.kubernetes.io/managed-by": "hvdkit", "hvdkit.io/job": "train", "hvdkit.io/backend": "indexed-job"}
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -236,6 +237,35 @@ def test_who_cannot_look_on_any_more_learns_that_the_job_goes_on(gone: bool, tmp
 
     with api(answer, tmp_path, monkeypatch) as (cluster, _):
         with pytest.raises(HvdkitError, match="was deleted" if gone else "you cannot list jobs"):
-            follow(cluster, Job(main=indexed_job()), LaunchOptions())
+            follow(cluster, Job(main=indexed_job()), LaunchOptions(), start_timeout=60)
     said = "hvdkit: train goes on; `hvdkit logs -f train` follows it, `hvdkit delete train` ends it."
     assert capfd.readouterr().err.splitlines().count(said) == (0 if gone else 1)
+
+
+def test_a_job_that_does_not_start_is_left_and_said_why(tmp_path, monkeypatch, capfd) -> None:
+    stuck = pod("train-0", 0, phase="Pending")
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    stuck["status"]["containerStatuses"][0]["state"] = {"waiting": waiting}
+    stage = Stage((indexed_job(), [stuck], "nobody"))
+    with api(stage, tmp_path, monkeypatch) as (cluster, _):
+        assert follow(cluster, Job(main=indexed_job()), LaunchOptions(), start_timeout=0.5) == 3
+    said = capfd.readouterr().err
+    assert "hvdkit: train has not started within 0.5 s: " in said and "; exit code 3" in said
+    assert "ImagePullBackOff" in said and "`hvdkit delete train` ends that" in said
+
+
+def test_patience_is_for_the_start_only_and_not_for_a_queue(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hvdkit.cluster.follow.time.monotonic", lambda: now[0])
+
+    def lasts(*phases: str) -> list[bool]:
+        patience, ends = Patience(10), []
+        for phase in phases:
+            ends.append(patience.ends_with(JobState(phase=phase)))
+            now[0] += 6
+        return ends
+
+    assert lasts("Pending", "Starting", "Starting") == [False, False, True]
+    assert lasts("Suspended", "Suspended", "Suspended", "Starting", "Starting") == [False, False, False, False, True]
+    assert lasts("Pending", "Running", "Restarting", "Restarting") == [False] * 4
+    assert not Patience(None).ends_with(JobState(phase="Pending"))

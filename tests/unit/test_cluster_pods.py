@@ -95,6 +95,14 @@ def test_lines_of_workers_are_told_apart_where_no_rank_does(capfdbinary) -> None
     assert capfdbinary.readouterr().out == b"[0] from a rank\nworker 1: from a script\n"
 
 
+@pytest.mark.parametrize("no_colour", ["", "1"])
+def test_ranks_are_in_colour_on_a_terminal_unless_somebody_wants_none(no_colour: str, capfdbinary, monkeypatch) -> None:
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    Printer().show(b"[1] loss")
+    assert capfdbinary.readouterr().out == (b"[1] loss\n" if no_colour else b"\x1b[32m[1]\x1b[0m loss\n")
+
+
 @pytest.mark.parametrize(
     ("found", "code"),
     [

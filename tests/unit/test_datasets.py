@@ -10,7 +10,7 @@ import torch
 from hvdkit.errors import EXIT_USAGE, HvdkitError, InputError
 from hvdkit.runtime.single_engine import SingleEngine
 from hvdkit.train import datasets
-from hvdkit.train.datasets import digits, idx
+from hvdkit.train.datasets import digits, idx, synthetic
 from hvdkit.train.datasets.memory import MemorySource
 from hvdkit.train.settings import TrainSettings
 
@@ -148,6 +148,18 @@ def test_as_many_synthetic_images_as_asked_for(count, tests):
     some = torch.arange(count)[::7]
     assert torch.equal(data.train.batch(some, None)[0], images[some].unsqueeze(1))
     assert torch.equal(data.train.batch(some, None)[1], labels[some])
+
+
+def test_a_long_synthetic_epoch_shows_the_same_images_again():
+    """A benchmark's epoch must outlast it, and not fill the memory of every rank."""
+    long, usual = (load(data="synthetic", synthetic_images=count) for count in (1_000_000, synthetic.MOST_DRAWN))
+    assert (len(long.train), len(long.test)) == (1_000_000, 10_000) and len(usual.train) == 60_000
+    indices = torch.tensor([7, 60_007, 999_999])
+    images, labels = long.train.batch(indices, None)
+    assert torch.equal(images[0], images[1]) and not torch.equal(images[0], images[2])
+    assert torch.equal(images, usual.train.batch(indices % 60_000, None)[0])
+    assert torch.equal(labels, usual.train.batch(indices % 60_000, None)[1])
+    assert long.train.images.nbytes == usual.train.images.nbytes
 
 
 @pytest.mark.parametrize("side", [56, 20])

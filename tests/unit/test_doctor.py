@@ -11,6 +11,8 @@ import pytest
 
 from hvdkit.checks import doctor, doctor_finding, doctor_machine, doctor_services, doctor_training
 from hvdkit.checks.doctor_finding import FAILURE, OK, WARNING, Finding
+from hvdkit.errors import EnvironmentProblem
+from hvdkit.horovod_wheel import compilation
 from hvdkit.local import machine
 
 
@@ -62,6 +64,22 @@ def test_a_compiler_that_cannot_compile_fails(tmp_path, monkeypatch, lines, said
     finding = doctor_machine.check_compiler()
     assert finding.status == FAILURE
     assert said in finding.text
+
+
+def test_a_compiler_may_be_several_words(tmp_path, monkeypatch):
+    """As the build takes it; here a wrapper such as ccache before the real compiler, with a flag behind it."""
+    wrapper = program(tmp_path / "bin", "like-ccache", 'echo "$@" >> "$0.log"', 'exec "$@"')
+    monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CXX", "like-ccache c++ -O0")
+    finding = doctor_machine.check_compiler()
+    assert finding.status == OK and finding.text.startswith(f"{wrapper} c++ -O0: ")
+    assert "c++ -O0 -std=c++20" in Path(f"{wrapper}.log").read_text()
+    compilation.require_compiler()
+
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    assert doctor_machine.check_compiler().text == "no no-such-compiler on PATH"
+    with pytest.raises(EnvironmentProblem, match=r"looked for no-such-compiler\)"):
+        compilation.require_compiler()
 
 
 def test_no_compiler_fails_with_a_way_out(tmp_path, monkeypatch):

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_horovod_wheel import make_target, write_torch
 
 from hvdkit.errors import EnvironmentProblem
-from hvdkit.horovod_wheel import builder, cache, commands
+from hvdkit.horovod_wheel import builder, cache, changes, commands, target, tools
 from hvdkit.horovod_wheel.progress import Progress
 
 # A builder that takes as long as we like, for the lock and the signals; the real one runs in `make demo`.
@@ -131,10 +132,32 @@ def test_an_unwritable_cache_is_one_sentence(monkeypatch, tmp_path):
     for place in ("/sys/hvdkit", str(tmp_path / "file")):  # a filesystem that takes no folders, also from root
         monkeypatch.setenv("HVDKIT_CACHE_DIR", place)
         with (
-            pytest.raises(EnvironmentProblem, match=r"cannot be written.*HVDKIT_CACHE_DIR"),
+            pytest.raises(EnvironmentProblem, match=r"cannot be used.*HVDKIT_CACHE_DIR"),
             cache.locked("key", print),
         ):
             raise AssertionError("the lock was taken")
+
+
+def test_a_cache_below_a_folder_that_is_closed_to_us_is_one_sentence(tmp_path):
+    """Root enters every folder, so another user looks."""
+    closed = tmp_path / "closed"
+    (closed / "horovod/key").mkdir(parents=True)
+    closed.chmod(0)
+    script = (
+        "import os\nfrom hvdkit.horovod_wheel import cache\n"
+        "if os.getuid() == 0:\n    os.setgroups([])\n    os.setgid(65534)\n    os.setuid(65534)\n"
+        "print(cache.look_up('key', print))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"HVDKIT_CACHE_DIR": str(closed)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    closed.chmod(0o700)
+    if sys.version_info >= (3, 14):  # where such a folder is not there; taking the lock says why
+        assert done.stdout == "None\n"
+        return
+    last = done.stderr.splitlines()[-1]
+    assert "EnvironmentProblem" in last and str(closed) in last and "cannot be used (Permission denied)" in last
 
 
 def test_a_disk_that_fills_up_leaves_no_wheel(tmp_path, own_cache):
@@ -160,6 +183,41 @@ def test_too_little_space_is_said_before_the_build(monkeypatch, tmp_path):
     monkeypatch.setattr(builder.shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
     with pytest.raises(EnvironmentProblem, match=r"needs 1.0 GiB.*0.0 GiB free.*HVDKIT_CACHE_DIR"):
         builder._require_space(tmp_path, 1 << 30)
+
+
+def test_temporary_files_fill_the_disk_that_the_way_out_names(monkeypatch, tmp_path, own_cache):
+    """What pip and the compiler put aside lies below the cache, so that another cache helps."""
+    full = "import errno, os, tempfile\nprint('wrote to', tempfile.gettempdir())\n"
+    full += "raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
+    pip = []
+
+    def source(folder: Path, env: dict[str, str], log: commands.Log) -> Path:
+        folder.mkdir()
+        (folder / "setup.py").write_text(full)
+        return folder
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(builder, "_require_space", lambda folder, needed: None)
+    monkeypatch.setattr(tools, "run", lambda command, *, log, env: pip.append(env["TMPDIR"]) or 0)
+    monkeypatch.setattr(tools, "fetch_source", source)
+    monkeypatch.setattr(changes, "apply", lambda folder: None)
+    torch = write_torch(tmp_path / "site", "") / "torch"
+    (torch / "utils").mkdir()
+    (torch / "utils/cpp_extension.py").write_text("")
+    wanted = make_target(torch=target.Torch(version="9", build="b", cuda=None, folder=torch))
+    with pytest.raises(EnvironmentProblem, match=r"filled up while compiling: set HVDKIT_CACHE_DIR to a folder"):
+        builder.build(wanted)
+    place = own_cache / f"{wanted.key}.building/tmp"
+    assert pip == [str(place)] and f"wrote to {place}\n" in (own_cache / f"{wanted.key}.log").read_text()
+    assert not place.exists()
+
+
+def test_a_disk_that_pip_filled_is_named(own_cache):
+    own_cache.mkdir(parents=True)
+    log = commands.Log(own_cache / "log")
+    log.write("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
+    with pytest.raises(EnvironmentProblem, match=r"filled up while pip fetched the build tools: set HVDKIT_CACHE_DIR"):
+        raise tools._fetch_failed("the build tools", log)
 
 
 def test_two_builds_at_once_are_one_build(tmp_path, start_slow_build):

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvdkit.cli.local_plan_text import explanation
 from hvdkit.errors import HvdkitError, InputError
 from hvdkit.jobs.local import Machine, render
 from hvdkit.jobs.spec import Host, JobSpec
+from hvdkit.jobs.tuning import TUNED, is_autotuned, leave_to_autotune
 from hvdkit.local.machine import read_machine
 
 MACHINE = Machine(
@@ -63,9 +65,9 @@ def test_more_ranks_than_cores_stay_where_they_are() -> None:
         "gloo, which sleeps": (spec(workers=9, controller="gloo"), MACHINE),
         "hosts, whose cores we do not know": (spec(workers=2, hosts=hosts), MACHINE),
         "GPUs": (spec(workers=9), replace(MACHINE, gpus=16)),
-        "as the user says": (spec(workers=9, env={"HVDKIT_ONE_CORE": "0"}), MACHINE),
+        "as the user says": (spec(workers=9, env={"HVDKIT_BIND": "0"}), MACHINE),
     }
-    found = {name: render(*case).processes[0].env.get("HVDKIT_ONE_CORE") for name, case in cases.items()}
+    found = {name: render(*case).processes[0].env.get("HVDKIT_BIND") for name, case in cases.items()}
     assert found == dict.fromkeys(cases) | {"more": "1", "as the user says": "0"}
 
 
@@ -98,6 +100,46 @@ def test_with_gpus_horovod_keeps_its_own_defaults() -> None:
 def test_fusion_is_off_through_shared_memory_only() -> None:
     (process, *_) = render(spec(workers=2, hosts=(Host(name="a", slots=1), Host(name="b", slots=1))), MACHINE).processes
     assert process.env["HOROVOD_FUSION_THRESHOLD"] == "1048576"
+
+
+@pytest.mark.parametrize("hosts", [(), (Host(name="a", slots=1), Host(name="b", slots=1))])
+@pytest.mark.parametrize("controller", ["mpi", "gloo"])
+def test_what_horovod_shall_tune_is_left_out(controller: str, hosts: tuple[Host, ...]) -> None:
+    common = {"workers": 2, "controller": controller, "hosts": hosts}
+    plan = render(spec(autotune=True, **common), MACHINE)
+    for process in plan.processes:
+        assert process.env["HOROVOD_AUTOTUNE"] == "1" and not set(TUNED) & set(process.env)
+    assert not set(TUNED) & {setting.name for setting in plan.settings}
+    (said,) = [line for line in explanation(plan).splitlines() if line.startswith("    --autotune")]
+    assert all(name in said for name in TUNED)
+
+    by_variable = render(spec(env={"HOROVOD_AUTOTUNE": "1"}, **common), MACHINE).processes[0].env
+    assert not set(TUNED) & set(by_variable)
+    never = render(spec(autotune=True, env={"HOROVOD_AUTOTUNE": "0"}, **common), MACHINE).processes[0].env
+    assert "HOROVOD_CYCLE_TIME" in never
+    fixed = render(spec(autotune=True, env={"HOROVOD_CYCLE_TIME": "3"}, **common), MACHINE).processes[0].env
+    assert fixed["HOROVOD_CYCLE_TIME"] == "3" and "HOROVOD_FUSION_THRESHOLD" not in fixed
+
+
+@pytest.mark.parametrize("hosts", [(), (Host(name="a", slots=1), Host(name="b", slots=1))])
+@pytest.mark.parametrize("controller", ["mpi", "gloo"])
+def test_a_rank_that_asks_for_it_itself_tunes_what_hvdkit_had_set(controller: str, hosts: tuple[Host, ...]) -> None:
+    plan = render(spec(workers=2, controller=controller, hosts=hosts), MACHINE)
+    rank = dict(plan.processes[0].env)
+    leave_to_autotune(rank)
+    assert set(plan.processes[0].env) - set(rank) == set(plan.processes[0].env) & set(TUNED) != set()
+    own = {**plan.processes[0].env, "HOROVOD_CYCLE_TIME": "3"}
+    leave_to_autotune(own)
+    assert own["HOROVOD_CYCLE_TIME"] == "3" and "HOROVOD_FUSION_THRESHOLD" not in own
+    stock = {"HOROVOD_CONTROLLER": controller, "HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
+    leave_to_autotune(stock)
+    assert len(stock) == 3
+
+
+@pytest.mark.parametrize(("value", "on"), [("1", True), (" 02", True), ("0", False), ("", False), ("yes", False)])
+def test_autotune_is_read_as_horovod_reads_it(value: str, on: bool) -> None:
+    assert is_autotuned({"HOROVOD_AUTOTUNE": value}) is on
+    assert is_autotuned({"HOROVOD_AUTOTUNE": value}, asked=True) is on
 
 
 def test_what_the_user_sets_wins() -> None:

@@ -22,6 +22,7 @@ from hvdkit.jobs import CLUSTER_BACKENDS, render
 from hvdkit.jobs.metadata import BACKEND_LABEL, JOB_LABEL
 from hvdkit.jobs.pods import escape
 from hvdkit.jobs.spec import JobSpec
+from hvdkit.jobs.tuning import TUNED
 from hvdkit.jobs.yaml_text import to_json, to_yaml
 
 CASES = int(os.environ.get("HVDKIT_SPEC_CASES", "100"))
@@ -102,6 +103,19 @@ def check_words_and_variables(made: JobSpec, objects: list[dict[str, Any]]) -> N
         assert {name for name in made.env_from if values[name] is not None} == set()
 
 
+@pytest.mark.parametrize("backend", ["mpijob", "indexed-job"])
+def test_pods_leave_out_what_horovod_shall_tune(backend: str) -> None:
+    """On CPUs; with GPUs hvdkit sets neither anyway."""
+
+    def variables(**fields: Any) -> list[set[str]]:
+        made = containers(render(spec(backend, **fields)))
+        return [{variable["name"] for variable in container["env"]} for container in made]
+
+    assert all("HOROVOD_CYCLE_TIME" in names for names in variables())
+    for asked in ({"autotune": True}, {"env": {"HOROVOD_AUTOTUNE": "1"}}):
+        assert all("HOROVOD_AUTOTUNE" in names and not names & set(TUNED) for names in variables(**asked))
+
+
 @pytest.mark.parametrize("backend", CLUSTER_BACKENDS)
 def test_nasty_words_and_values_arrive_exactly(backend: str) -> None:
     variables = {f"V{number}": value for number, value in enumerate(NASTY)}
@@ -137,3 +151,11 @@ def test_unicode_stays_readable() -> None:
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rendering_twice_gives_the_same_bytes(name: str) -> None:
     assert to_yaml(render(GOLDEN[name])) == to_yaml(render(GOLDEN[name]))
+
+
+@pytest.mark.parametrize(("workers", "fusion"), [(1, "0"), (2, str(1 << 20))])
+def test_ranks_that_are_all_in_one_pod_reduce_through_its_memory(workers: int, fusion: str) -> None:
+    made = render(spec("mpijob", workers=workers, slots=2))
+    job = next(one for one in made if one["kind"] == "MPIJob")
+    (container,) = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert {"name": "HOROVOD_FUSION_THRESHOLD", "value": fusion} in container["env"]

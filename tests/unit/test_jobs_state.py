@@ -1,5 +1,6 @@
 """What live objects mean: jobs as rendered, with statuses in the form that Kubernetes and the operators write."""
 
+import json
 from typing import Any
 
 import pytest
@@ -49,6 +50,9 @@ def pod(
     created: str = "2026-01-01T00:00:01Z",
     ended: str = "2026-01-01T00:30:00Z",
     reason: str = "Error",
+    message: str = "rank 1 raised",
+    name: str = "train",
+    index: int | None = None,
 ) -> Object:
     conditions = [condition("Ready", str(phase == "Running" if ready is None else ready))]
     if unscheduled:
@@ -56,13 +60,16 @@ def pod(
     container: Object = {"name": "main", "restartCount": restarts, "state": {}}
     if code is not None:
         container["state"] = {
-            "terminated": {"exitCode": code, "reason": reason, "message": "rank 1 raised", "finishedAt": ended}
+            "terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": ended}
         }
     if waiting:
         container["state"] = {"waiting": {"reason": waiting, "message": "Back-off pulling image"}}
     labels = {"app.kubernetes.io/component": component}
     status = {"phase": phase, "conditions": conditions, "containerStatuses": [container]}
-    return {"kind": "Pod", "metadata": {"labels": labels, "creationTimestamp": created}, "spec": {}, "status": status}
+    metadata: Object = {"name": name, "labels": labels, "creationTimestamp": created}
+    if index is not None:
+        metadata["annotations"] = {"batch.kubernetes.io/job-completion-index": str(index)}
+    return {"kind": "Pod", "metadata": metadata, "spec": {}, "status": status}
 
 
 def launcher(phase: str = "Running", **more) -> Object:
@@ -76,6 +83,11 @@ class TestMpiJob:
     def test_nothing_made_yet(self) -> None:
         found = self.of()
         assert (found.phase, found.ready, found.workers) == ("Pending", 0, 2)
+
+    def test_a_failed_launcher_is_told_in_words_not_in_json(self) -> None:
+        left = json.dumps({"version": 1, "exit_code": 137, "reason": "rank 1 on w-1 vanished", "tail": []})
+        found = self.of(launcher("Failed", code=137, message=left), run=RunPolicy(backoff_limit=3))
+        assert (found.phase, found.message) == ("Restarting", "rank 1 on w-1 vanished")
 
     def test_workers_run_before_the_launcher(self) -> None:
         assert self.of(pod(), pod(phase="Pending")).phase == "Starting"
@@ -125,6 +137,13 @@ class TestMpiJob:
         assert (found.phase, found.reason, found.exit_code) == ("Failed", "BackoffLimitExceeded", 1)
         assert self.of(launcher_job(condition("Complete"))).phase == "Succeeded"
 
+    def test_the_code_of_pods_that_a_deadline_ended_is_not_the_jobs(self) -> None:
+        """Else it would be 75, restart me, or not, depending on when one looks."""
+        passed = condition("FailureTarget", reason="DeadlineExceeded", message="longer than specified deadline")
+        for seen in (launcher(), launcher("Failed", code=75)):
+            found = self.of(launcher_job(passed), seen)
+            assert (found.phase, found.reason, found.exit_code) == ("Failed", "DeadlineExceeded", None)
+
     def test_a_condition_that_is_not_true_counts_for_nothing(self) -> None:
         status = {"conditions": [condition("Failed", "False")]}
         assert self.of(launcher(), pod(), pod(), status=status).phase == "Running"
@@ -161,6 +180,15 @@ class TestMpiJob:
 
 class TestJobs:
     @pytest.mark.parametrize("backend", ["indexed-job", "job"])
+    def test_pods_that_are_done_count_before_the_job_has_counted_them(self, backend: str) -> None:
+        live = job(backend, {"active": 2}, workers=2)
+        done = [pod(phase="Succeeded", code=0, name=f"train-{number}", index=number) for number in range(2)]
+        ended = state_of(backend, [live, *done])
+        assert (ended.phase, ended.exit_code, ended.ended) == ("Succeeded", 0, "2026-01-01T00:30:00Z")
+        assert state_of(backend, [live, done[0], pod()]).phase == "Running"
+        assert state_of(backend, [live, done[0], pod(ready=False)]).phase == "Starting"
+
+    @pytest.mark.parametrize("backend", ["indexed-job", "job"])
     def test_life_of_a_job(self, backend: str) -> None:
         def of(status: Object, *pods: Object) -> str:
             return state_of(backend, [job(backend, status), *pods]).phase
@@ -183,6 +211,11 @@ class TestJobs:
         found = state_of("indexed-job", [live, *followers, later, culprit])
         assert (found.phase, found.exit_code, found.reason) == ("Failed", 3, "PodFailurePolicy")
         assert state_of("indexed-job", [live, *followers]).exit_code == 75
+
+    def test_two_pods_of_one_index_are_not_two_places(self) -> None:
+        live = job("indexed-job", {"active": 1}, workers=2)
+        twice = [pod(phase="Succeeded", code=0, name=f"train-0-{word}", index=0) for word in ("abc", "xyz")]
+        assert state_of("indexed-job", [live, *twice, pod(name="train-1", index=1)]).phase == "Running"
 
     def test_it_has_failed_as_soon_as_that_is_decided(self) -> None:
         live = job("indexed-job", {"active": 1, "conditions": [condition("FailureTarget", reason="PodFailurePolicy")]})

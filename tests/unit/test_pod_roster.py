@@ -215,3 +215,23 @@ def test_a_changed_membership_is_noticed_while_waiting(tmp_path: Path, monkeypat
     finally:
         pod.close()
         timer.join()
+
+
+@pytest.mark.parametrize(("code", "broken"), [(0, False), (3, True)])
+def test_a_pod_that_ends_in_the_moment_it_says_go_has_not_gone(code: int, broken: bool) -> None:
+    """As the first pod of a command that takes no time at all does: both arrive together, and the connection closes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        joining = pool.submit(OtherPod(place(1), WORLD, listener.getsockname()[1]).join, 30)
+        connection, _ = listener.accept()
+        connection.recv(1 << 16)
+        end = channel.encode_json(pod_roster.END, code=code, reason="so it was", broken=broken)
+        connection.sendall(channel.encode_json(pod_roster.GO, port=1234) + end)
+        connection.close()
+        roster = joining.result()
+    ends: list[tuple[int, str, bool]] = []
+    with selectors.DefaultSelector() as selector:
+        roster.watch(selector, pytest.fail, lambda *end: ends.append(end), lambda name: pytest.fail(f"{name} has gone"))
+        while roster.peers:
+            for key, _ in selector.select(30):
+                key.data(key.fileobj)
+    assert ends == [(code, "so it was", broken)]

@@ -13,7 +13,7 @@ from hvdkit.local.machine import usable_cores
 from hvdkit.runtime import memory
 from hvdkit.runtime.pod_ranks import ask_ranks_to_stop, rank_wrappers
 from hvdkit.runtime.pod_wrapper import add_what_the_pod_knows, with_torch_variables
-from hvdkit.runtime.processes import descendants
+from hvdkit.runtime.processes import ask_to_stop, descendants
 
 
 def test_the_pods_own_cores_make_the_threads() -> None:
@@ -35,6 +35,23 @@ def test_nothing_that_was_set_is_overruled() -> None:
     again = dict(environ)
     add_what_the_pod_knows(again)
     assert again == environ
+
+
+@pytest.mark.parametrize("controller", ["mpi", "gloo"])
+def test_what_horovod_shall_tune_stays_unset(controller: str) -> None:
+    environ = {"HOROVOD_CONTROLLER": controller, "HOROVOD_AUTOTUNE": "1"}
+    add_what_the_pod_knows(environ)
+    assert "HOROVOD_FUSION_THRESHOLD" not in environ and "HOROVOD_CYCLE_TIME" not in environ
+
+
+def test_ranks_of_mpi_may_be_bound_to_cores_unless_the_user_says_no() -> None:
+    for given, expected in (({}, "1"), ({"HVDKIT_BIND": "0"}, "0")):
+        environ = {"HOROVOD_CONTROLLER": "mpi", **given}
+        add_what_the_pod_knows(environ)
+        assert environ["HVDKIT_BIND"] == expected
+    environ = {"HOROVOD_CONTROLLER": "gloo"}
+    add_what_the_pod_knows(environ)
+    assert "HVDKIT_BIND" not in environ
 
 
 def test_horovods_variables_are_hidden_from_torch_scripts() -> None:
@@ -84,6 +101,31 @@ def test_the_command_is_asked_to_stop_and_not_its_wrapper(tmp_path: Path) -> Non
         for process in (wrapper, bystander):
             process.kill()
             process.communicate()
+
+
+def test_processes_that_a_python_program_started_are_not_asked_to_stop() -> None:
+    """Else a DataLoader raises, because its worker was ended. What a shell started is asked, and so is the shell."""
+    script = """if True:
+        import signal, subprocess, sys
+        helper = subprocess.Popen(['sleep', '60'])
+        def stop(*_):
+            print(helper.poll())
+            helper.kill()
+            sys.exit(75)
+        signal.signal(signal.SIGTERM, stop)
+        print('ready', flush=True)
+        signal.pause()
+    """
+    words = ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, script]
+    shell = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert shell.stdout is not None and shell.stdout.readline() == "ready\n"
+        ask_to_stop(shell.pid)
+        assert shell.stdout.readline() == "None\n"
+        assert shell.wait(timeout=60) == -signal.SIGTERM
+    finally:
+        shell.kill()
+        shell.communicate()
 
 
 def test_a_command_that_was_killed_by_hand_is_no_lack_of_memory() -> None:

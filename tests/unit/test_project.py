@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def rows(
     """Times that follow the model, every other one longer by `noise`."""
     made = []
     for number, (count, size) in enumerate((count, 4**power) for count in ranks for power in range(5, 15)):
-        crowding = max(1, count / cores)
+        crowding = math.ceil(count / cores)
         seconds = start + crowding * 2 * (count - 1) * (step + size / count / bandwidth)
         seconds *= 1 + noise * (-1) ** number
         made.append(

@@ -1,4 +1,4 @@
-"""What README.md and CONTRIBUTING.md show is real: the hvdkit.yaml loads and renders, the backend of one file works."""
+"""What README.md and hvdkit/jobs/README.md show is real: the hvdkit.yaml loads and renders, the backend works."""
 
 import json
 import os
@@ -59,9 +59,15 @@ def test_the_readme_shows_what_config_prints(settings_file: Path) -> None:
     assert {line.strip() for line in lines.splitlines()} <= set(printed)
 
 
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "hvdkit/jobs/README.md", "tests/e2e/README.md"])
+def test_links_to_files_lead_somewhere(document: str) -> None:
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / document).read_text())
+    assert [target for target in targets if not (ROOT / document).parent.joinpath(target).exists()] == []
+
+
 def test_a_backend_is_one_file_and_one_line(tmp_path: Path) -> None:
-    """The example of CONTRIBUTING.md in a copy of the package, used from the command line."""
-    module, line = blocks("CONTRIBUTING.md", "python")
+    """The example of hvdkit/jobs/README.md in a copy of the package, used from the command line."""
+    module, line = blocks("hvdkit/jobs/README.md", "python")
     copy = tmp_path / "hvdkit"
     shutil.copytree(ROOT / "hvdkit", copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "jobs" / "pod.py").write_text(module)

@@ -4,7 +4,9 @@ import os
 import selectors
 from collections import deque
 
-from hvdkit.local.supervisor import Supervisor
+import pytest
+
+from hvdkit.local.supervisor import Outcome, Supervisor
 
 
 def test_a_line_that_comes_in_pieces_is_one_line() -> None:
@@ -26,3 +28,19 @@ def test_a_line_that_comes_in_pieces_is_one_line() -> None:
         supervisor._on_noise(stream)
         stream.close()
     assert not supervisor.selector.get_map()
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("[vm:04850] plm:rsh: Warning: setpgid(4854,4854) failed in parent with errno=Permission denied(13)", b""),
+        ("a warning that matters", b"[mpirun] a warning that matters\n"),
+    ],
+)
+def test_after_a_success_what_means_nothing_is_not_shown(line: str, shown: bytes) -> None:
+    supervisor, written = Supervisor.__new__(Supervisor), []
+    supervisor.noise, supervisor.outcome = deque([line]), Outcome(exit_code=0, reason="")
+    supervisor._everybody_left = lambda: True
+    supervisor.writer = type("Writer", (), {"write": lambda self, stream, data: written.append(data)})()
+    supervisor.loop()
+    assert b"".join(written) == shown

@@ -1,10 +1,12 @@
 """Settings of a run, the learning rate of each step, models by name, and the choice of the engine."""
 
 import math
+import os
 
 import pytest
 import torch
 
+from hvdkit.cli.train import set_horovod_variables
 from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.runtime.engine import choose
 from hvdkit.train import loop, models
@@ -47,6 +49,17 @@ def test_a_wrong_setting_is_named(wrong, said):
 
 def rates(settings: TrainSettings, factor: int) -> list[float]:
     return [learning_rate(step / 100, settings, factor) for step in range(100)]
+
+
+def test_autotune_frees_what_hvdkit_launch_has_set(monkeypatch):
+    launched = {"HVDKIT_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "mpi", "HOROVOD_AUTOTUNE": "0"}
+    tuned = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "5"}
+    for name, value in (launched | tuned).items():
+        monkeypatch.setenv(name, value)
+    set_horovod_variables(TrainSettings(), None, False)
+    assert tuned.items() <= os.environ.items()
+    set_horovod_variables(TrainSettings(), None, True)
+    assert os.environ["HOROVOD_AUTOTUNE"] == "1" and not set(tuned) & set(os.environ)
 
 
 def test_the_learning_rate_warms_up_to_the_world_and_falls_towards_zero():

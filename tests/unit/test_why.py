@@ -280,6 +280,14 @@ class TestJobs:
         answer = why("indexed-job", main("indexed-job", passed), events=[waited])
         assert answer.trouble == "deadline" and "train-0-abcde" in answer.cause
 
+    def test_a_mount_that_came_at_the_second_try_held_nothing_up(self) -> None:
+        passed = condition("Failed", reason="DeadlineExceeded", message="too long")
+        failed = event("train-0-abcde", "FailedMount", 'MountVolume.SetUp failed for volume "data"')
+        ran = event("train-0-abcde", "Started", "Started container worker")
+        held_up = why("indexed-job", main("indexed-job", passed), events=[failed])
+        assert held_up.trouble == "deadline" and "the volume data" in held_up.cause
+        assert "waiting" not in why("indexed-job", main("indexed-job", passed), events=[failed, ran]).cause
+
     def test_a_job_that_nobody_looks_at(self) -> None:
         answer = why("mpijob", main("mpijob"))
         assert answer.trouble == "operator" and "mpi-operator" in answer.cause

@@ -26,12 +26,17 @@ class MemorySource:
     side: int | None = None
     """Side that batches are resized to; None leaves the images as they are."""
 
+    count: int | None = None
+    """Samples of an epoch, if more than there are images: these then come again and again."""
+
     in_memory = True
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return self.count or len(self.labels)
 
     def batch(self, indices: torch.Tensor, draws: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.count is not None:
+            indices = indices % len(self.labels)
         images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
         if draws is not None:
             images = _moved(images, self.shift, draws[:, 0], draws[:, 1], draws[:, 2] < 0.5 if self.flip else None)

@@ -2,10 +2,10 @@
 
     python harness.py FOLDER
 
-Each item of the list names a phase, a file and a check in it. The phase `real` leaves Horovod alone;
-`identity` replaces allreduce by the identity: a file of checks that still passes then proves nothing
-(test_parity.py sees to that). Each rank appends a JSON line to FOLDER/rank-N.jsonl before and after
-every check, so that after a crash or a hang it is known in which check it came.
+Each item of the list names a phase, a file and a check in it. The phase `real` leaves Horovod alone, and so does
+`unfused`, which insists that the launch has turned fusion off; `identity` replaces allreduce by the identity: a file
+of checks that still passes then proves nothing (test_parity.py sees to that). Each rank appends a JSON line to
+FOLDER/rank-N.jsonl before and after every check, so that after a crash or a hang it is known in which check it came.
 """
 
 from __future__ import annotations
@@ -204,6 +204,7 @@ def run(phase: str, file: str, check: str) -> dict[str, str]:
     """The outcome of one check on this rank."""
     faulthandler.dump_traceback_later(SECONDS_A_CHECK_MAY_HANG, exit=True)
     try:
+        assert phase != "unfused" or os.environ["HOROVOD_FUSION_THRESHOLD"] == "0", "fusion is on"
         with allreduce_as(phase):
             getattr(load(file), check)()
     except Exception as error:

@@ -11,8 +11,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "checks").glob("*.py"))
@@ -21,7 +23,7 @@ SECONDS_A_LAUNCH_MAY_TAKE = 600  # the harness ends a check that hangs long befo
 
 @dataclass(frozen=True)
 class Item:
-    """One check to carry out, with allreduce as it is (`real`) or as the `identity`."""
+    """One check to carry out: with allreduce as it is (`real`), also `unfused`, or with it as the `identity`."""
 
     phase: str
     file: Path
@@ -48,17 +50,26 @@ def checks_of(file: Path) -> list[str]:
 
 def world_size_of(file: Path) -> int:
     """Two, unless the file says `WORLD_SIZE = …`."""
+    return _constant(file, "WORLD_SIZE", 2)
+
+
+def unfused_of(file: Path) -> list[str]:
+    """The checks that must hold without fusion too: those that the file lists in `ALSO_UNFUSED`."""
+    return list(_constant(file, "ALSO_UNFUSED", ()))
+
+
+def _constant(file: Path, name: str, default: Any) -> Any:
     for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "WORLD_SIZE":
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.literal_eval(node.value)
-    return 2
+    return default
 
 
 def run_ranks(
-    script: Path, *arguments: str, world_size: int, controller: str, env: dict[str, str]
+    script: Path, *arguments: str, world_size: int, controller: str, env: dict[str, str], flags: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Runs a Python script on that many ranks, to its end."""
-    launch = ["launch", "--backend", "local", "--workers", str(world_size), "--controller", controller]
+    launch = ["launch", "--backend", "local", "--workers", str(world_size), "--controller", controller, *flags]
     return subprocess.run(
         [sys.executable, "-m", "hvdkit", *launch, "--", sys.executable, str(script), *arguments],
         env={**os.environ, **env},
@@ -72,7 +83,12 @@ def run_ranks(
 
 
 def carry_out(
-    work: list[Item], world_size: int, controller: str, folder: Path, env: dict[str, str] | None = None
+    work: list[Item],
+    world_size: int,
+    controller: str,
+    folder: Path,
+    env: dict[str, str] | None = None,
+    flags: Sequence[str] = (),
 ) -> Outcomes:
     """The outcome of each item on each rank."""
     found: Outcomes = {}
@@ -84,7 +100,7 @@ def carry_out(
         lines = [[item.phase, str(item.file), item.check] for item in work]
         (results / "work.json").write_text(json.dumps(lines))
         launch = run_ranks(
-            HERE / "harness.py", str(results), world_size=world_size, controller=controller, env=env or {}
+            HERE / "harness.py", str(results), world_size=world_size, controller=controller, env=env or {}, flags=flags
         )
         by_rank = [_read(results / f"rank-{rank}.jsonl") for rank in range(world_size)]
         assert all(by_rank), f"not every rank began (exit code {launch.returncode}):\n{launch.stdout}"

@@ -19,6 +19,8 @@ from harness import (
 )
 from torch.optim import SGD, Adam, AdamW
 
+ALSO_UNFUSED = ("check_groups_by_number_and_by_list",)
+
 STEPS = 4
 
 OPTIMIZERS = {
