@@ -81,14 +81,14 @@ def main() -> None:
             samples[name].append(run_side(user, name, options.steps))
             speed = samples[name][-1]["images_per_second"]
             print(f"round {number + 1} of {options.rounds}: {name:<24} {speed:6.1f} images/s", flush=True)
-    speeds = {name: summary([one["images_per_second"] for one in taken]) for name, taken in samples.items()}
-    ratios = all_ratios(samples)
+        speeds = {name: summary([one["images_per_second"] for one in taken]) for name, taken in samples.items()}
+        ratios = all_ratios(samples)
+        result = {"version": 1, "benchmark": "cluster_pods", "machine": facts, "rounds": number + 1}
+        result |= {"steps": options.steps, "images_per_second": speeds, "ratios": ratios, "samples": samples}
+        if options.output:
+            options.output.write_text(json.dumps(result, indent=1) + "\n")
     show("images/s", speeds)
     show("ratios", ratios)
-    result = {"version": 1, "benchmark": "cluster_pods", "machine": facts, "rounds": options.rounds}
-    result |= {"steps": options.steps, "images_per_second": speeds, "ratios": ratios, "samples": samples}
-    if options.output:
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def all_ratios(samples: dict[str, list[dict]]) -> dict[str, dict]:
