@@ -8,6 +8,7 @@ knows no Kubernetes: to start, it gets the configuration of the manifests withou
 import re
 import shutil
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,17 @@ def with_libraries(name: str) -> Files:
     linked = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
     libraries = re.findall(r"(/\S+) \(0x", linked)
     return {"bin/program": Path(path), **{library.lstrip("/"): Path(library) for library in libraries}}
+
+
+def answers(url: str) -> bool:
+    """Whether a server says that it is well; one that answers with an error is an error of the test."""
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError:
+        raise
+    except OSError:
+        return False
 
 
 def pods(cluster: Cluster) -> dict[str, dict]:
@@ -111,8 +123,8 @@ def test_prometheus_scrapes_the_pushgateway_and_has_the_alerts(cluster: Cluster,
     for name in ("pushgateway", "prometheus"):
         cluster.kubectl("rollout", "status", f"deployment/{name}", WHERE, "--timeout=180s")
     address = f"{cluster.get('service', 'prometheus', WHERE)['spec']['clusterIP']}:9090"
-    with urllib.request.urlopen(f"http://{address}/-/ready", timeout=30) as answer:
-        assert answer.status == 200
+    # A pod that is ready is not yet behind its Service: kube-proxy refuses connections until it has heard of it.
+    wait_for(lambda: answers(f"http://{address}/-/ready"), "Prometheus answers behind its Service")
     prometheus = servers.Prometheus(address)
 
     def up() -> list[str]:
