@@ -14,6 +14,7 @@ from hvdkit.jobs.tuning import (
     autotune_setting,
     horovod_settings,
     is_autotuned,
+    memory_settings,
     mpi_settings,
     threads_per_rank,
 )
@@ -160,6 +161,7 @@ def _variables(spec: JobSpec, machine: Machine) -> list[Setting]:
         ),
         Setting(name="PYTHONUNBUFFERED", value="1", reason="lines appear when they are printed"),
         Setting(name="PYTHONFAULTHANDLER", value="1", reason="a crash in native code shows the Python stack"),
+        *memory_settings(gpus=machine.gpus > 0),
         *horovod_settings(
             controller=spec.controller,
             gpus=machine.gpus > 0,

@@ -71,6 +71,17 @@ def leave_to_autotune(environ: MutableMapping[str, str]) -> None:
                 del environ[setting.name]
 
 
+def memory_settings(*, gpus: bool) -> list[Setting]:
+    """Variables by which the C library's allocator keeps what a step frees."""
+    if gpus:
+        return []  # there the tensors are in another memory, with an allocator of torch's own
+    reason = "bytes; memory that a step frees is kept for the next: handed back, it is cleared by the kernel each time"
+    return [
+        Setting(name="MALLOC_TRIM_THRESHOLD_", value=str(1 << 40), reason=reason),
+        Setting(name="MALLOC_MMAP_THRESHOLD_", value=str(32 << 20), reason=f"{reason}; the largest that it takes"),
+    ]
+
+
 def horovod_settings(*, controller: str, gpus: bool, one_machine: bool, autotune: bool) -> list[Setting]:
     """Environment variables of Horovod."""
     settings = [

@@ -11,7 +11,7 @@ import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from hvdkit.jobs.tuning import horovod_settings, is_autotuned, threads_per_rank
+from hvdkit.jobs.tuning import horovod_settings, is_autotuned, memory_settings, threads_per_rank
 from hvdkit.local.machine import usable_cores
 from hvdkit.local.ssh import reachable_addresses
 from hvdkit.runtime import cores, rank
@@ -37,9 +37,9 @@ def main(arguments: list[str]) -> int:
 
 
 def add_what_the_pod_knows(environ: MutableMapping[str, str]) -> None:
-    """Threads, on CPUs Horovod's settings, Gloo's interface: the launcher has other cores, no GPU, another network.
+    """Threads, on CPUs the allocator's and Horovod's settings, Gloo's interface.
 
-    What works here and was set is not overruled.
+    The launcher has other cores, no GPU, another network. What works here and was set is not overruled.
     """
     site = str(Path(__file__).parent / "site")  # by which Python processes print their stacks when asked to
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -48,10 +48,12 @@ def add_what_the_pod_knows(environ: MutableMapping[str, str]) -> None:
     names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
     local_size = next((int(environ[name]) for name in names if name in environ), 1)
     environ.setdefault("OMP_NUM_THREADS", str(threads_per_rank(usable_cores(), local_size)))
+    gpus = any(path.name.removeprefix("nvidia").isdecimal() for path in Path("/dev").glob("nvidia*"))
+    for setting in memory_settings(gpus=gpus):
+        environ.setdefault(setting.name, setting.value)
     controller = environ.get("HOROVOD_CONTROLLER")
     if controller is None:
         return  # no Horovod
-    gpus = any(path.name.removeprefix("nvidia").isdecimal() for path in Path("/dev").glob("nvidia*"))
     autotune = is_autotuned(environ)
     for setting in horovod_settings(controller=controller, gpus=gpus, one_machine=False, autotune=autotune):
         environ.setdefault(setting.name, setting.value)

@@ -41,6 +41,8 @@ def test_two_ranks_by_mpi() -> None:
         "PYTHONPATH": "/venv/lib/hvdkit/runtime/site",
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
+        "MALLOC_TRIM_THRESHOLD_": "1099511627776",
+        "MALLOC_MMAP_THRESHOLD_": "33554432",
         "HOROVOD_CONTROLLER": "mpi",
         "HOROVOD_CPU_OPERATIONS": "mpi",
         "HOROVOD_FUSION_THRESHOLD": "0",
@@ -51,7 +53,8 @@ def test_two_ranks_by_mpi() -> None:
         "/venv/bin/mpirun -np 2 --bind-to none --oversubscribe"
         " --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl self,vader --mca plm isolated"
         " -x HVDKIT_JOB -x HVDKIT_WORLD_SIZE -x HVDKIT_HOSTS -x OMP_NUM_THREADS -x PATH -x PYTHONPATH"
-        " -x PYTHONUNBUFFERED -x PYTHONFAULTHANDLER -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS"
+        " -x PYTHONUNBUFFERED -x PYTHONFAULTHANDLER -x MALLOC_TRIM_THRESHOLD_ -x MALLOC_MMAP_THRESHOLD_"
+        " -x HOROVOD_CONTROLLER -x HOROVOD_CPU_OPERATIONS"
         " -x HOROVOD_FUSION_THRESHOLD -x HOROVOD_CYCLE_TIME -x OPAL_PREFIX"
         " /venv/bin/python3 -m hvdkit.runtime.rank -- /venv/bin/python3 train.py"
     )
@@ -69,6 +72,14 @@ def test_more_ranks_than_cores_stay_where_they_are() -> None:
     }
     found = {name: render(*case).processes[0].env.get("HVDKIT_BIND") for name, case in cases.items()}
     assert found == dict.fromkeys(cases) | {"more": "1", "as the user says": "0"}
+
+
+def test_memory_is_kept_on_cpus_unless_the_user_says_otherwise() -> None:
+    names = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+    with_gpus = render(spec(workers=2), replace(MACHINE, gpus=2)).processes[0].env
+    assert not set(names) & with_gpus.keys()
+    asked = render(spec(workers=2, env={names[0]: "1"}), MACHINE).processes[0].env
+    assert asked[names[0]] == "1"
 
 
 def test_hosts_with_unequal_slots_by_gloo() -> None:

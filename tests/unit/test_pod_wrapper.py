@@ -21,11 +21,13 @@ def test_the_pods_own_cores_make_the_threads() -> None:
     add_what_the_pod_knows(environ)
     assert environ["OMP_NUM_THREADS"] == str(usable_cores())
     assert "HOROVOD_FUSION_THRESHOLD" in environ  # there is no GPU on this machine
+    assert "MALLOC_TRIM_THRESHOLD_" in environ
     assert environ["PYTHONPATH"].endswith("hvdkit/runtime/site")
 
 
 def test_nothing_that_was_set_is_overruled() -> None:
     given = {"OMP_NUM_THREADS": "3", "HOROVOD_CONTROLLER": "mpi", "HOROVOD_CYCLE_TIME": "9", "PYTHONPATH": "/mine"}
+    given["MALLOC_TRIM_THRESHOLD_"] = "1"
     environ = dict(given)
     add_what_the_pod_knows(environ)
     assert {name: environ[name] for name in given if name != "PYTHONPATH"} == {

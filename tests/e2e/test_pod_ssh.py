@@ -1,20 +1,24 @@
-"""The launcher and worker programs of an MPIJob, with real sshd, mpirun and ranks, on this machine.
+"""The launcher and worker programs of an MPIJob and their SSH, with real sshd, mpirun and ranks, all on one host.
 
-mpirun needs no SSH to reach its own machine; tests/e2e has pods with a network of their own.
+mpirun needs no SSH to reach its own machine; test_pod_mpijob.py has pods with a network of their own.
 """
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "local"))
 from launching import wait_until
 from pods import Pod, alive, free_port, make_keys, pod, rank_script, wait_for_port, written
 
 from hvdkit.runtime import mpijob_ssh
+from hvdkit.runtime.mpijob_worker import server_config
 from hvdkit.runtime.processes import descendants
 
 ALLREDUCE = """
@@ -225,3 +229,35 @@ def test_a_worker_without_the_key_says_so(tmp_path: Path) -> None:
         assert worker.wait() == 3
         assert "sshAuthMountPath" in worker.output()
         assert "Traceback" not in worker.output()
+
+
+def test_sshd_accepts_the_configuration(keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDKIT_SSH_FOLDER", str(keys))
+    folder = tmp_path / "own"
+    folder.mkdir()
+    config = folder / "sshd_config"
+    config.write_text(server_config(folder))
+    program = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+    assert program, "install openssh-server"
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # root's sshd refuses to start without it, and no service has made it
+    found = subprocess.run([program, "-T", "-f", str(config)], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    effective = found.stdout.splitlines()
+    for line in ("port 2222", "usepam no", "passwordauthentication no", "disableforwarding yes", "strictmodes no"):
+        assert line in effective
+    assert "authenticationmethods publickey" in effective
+    assert (folder / "id_rsa").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_client_trusts_only_the_jobs_key(keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDKIT_SSH_FOLDER", str(keys))
+    folder = tmp_path / "client"
+    folder.mkdir()
+    config = mpijob_ssh.client_config(folder)
+    found = subprocess.run(["ssh", "-G", "-F", str(config), "w-0.job"], capture_output=True, text=True, check=True)
+    effective = found.stdout.splitlines()
+    for line in ("port 2222", "stricthostkeychecking true", "batchmode yes", "identitiesonly yes"):
+        assert line in effective
+    key = (keys / "id_rsa.pub").read_text().split()[1]
+    assert (folder / "known_hosts").read_text() == f"* ssh-rsa {key}\n"
