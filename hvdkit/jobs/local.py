@@ -108,7 +108,7 @@ def render(spec: JobSpec, machine: Machine) -> LocalPlan:
 
 def binds(ranks: int, machine: Machine) -> bool:
     """Whether so many MPI ranks on this machine may each be kept on their cores."""
-    return not machine.gpus and ranks > machine.cores
+    return not machine.gpus and ranks >= machine.cores
 
 
 def mca_names(words: Sequence[str]) -> set[str]:

@@ -117,7 +117,7 @@ def test_a_run_obeys_no_settings_that_the_results_do_not_tell(engine: str, tmp_p
 
 
 def test_the_ideal_is_bound_to_cores_where_the_ranks_are() -> None:
-    """Horovod's ranks are when there are more of them than cores, DDP's never; the user's word comes last and wins."""
+    """Horovod's ranks are when they fill the cores, DDP's never; the user's word comes last and wins."""
     crowd = usable_cores() + 1
     cases = ((("horovod", "ddp"), crowd, True), (("horovod",), 1, False), (("ddp",), crowd, False))
     for engines, workers, bound in cases:

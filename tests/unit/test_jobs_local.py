@@ -60,18 +60,19 @@ def test_two_ranks_by_mpi() -> None:
     )
 
 
-def test_more_ranks_than_cores_stay_where_they_are() -> None:
+def test_ranks_that_fill_the_cores_stay_on_them() -> None:
     hosts = (Host(name="a", slots=16), Host(name="b", slots=16))
     cases = {
         "more": (spec(workers=9), MACHINE),
         "as many": (spec(workers=8), MACHINE),
+        "fewer": (spec(workers=7), MACHINE),
         "gloo, which sleeps": (spec(workers=9, controller="gloo"), MACHINE),
         "hosts, whose cores we do not know": (spec(workers=2, hosts=hosts), MACHINE),
         "GPUs": (spec(workers=9), replace(MACHINE, gpus=16)),
         "as the user says": (spec(workers=9, env={"HVDKIT_BIND": "0"}), MACHINE),
     }
     found = {name: render(*case).processes[0].env.get("HVDKIT_BIND") for name, case in cases.items()}
-    assert found == dict.fromkeys(cases) | {"more": "1", "as the user says": "0"}
+    assert found == dict.fromkeys(cases) | {"more": "1", "as many": "1", "as the user says": "0"}
 
 
 def test_memory_is_kept_on_cpus_unless_the_user_says_otherwise() -> None:
