@@ -150,7 +150,7 @@ def command(
     processes without communication, run in the same rounds, show what the machine itself can do.
 
     On a cluster each run is a job, deleted when it has ended; what its ranks measured comes back through the log. Flags
-    from --namespace on are about these jobs, as for `hvdkit launch`.
+    from --name to --no-capacity-check are about these jobs, as for `hvdkit launch`.
     """
     from hvdkit.bench import result_file
     from hvdkit.bench.sweep import open_results, sweep

@@ -95,7 +95,7 @@ def pvc(option: str, values: tuple[str, ...]) -> list[dict]:
 FLAGS = (
     Flag("--workers -w", "workers", "Pods, or shares of this machine.  [default: 1]", int),
     Flag("--slots", "slots", "Ranks in a worker.  [default: one for each GPU, else 1]", int),
-    Flag("--backend", "backend", "Where to run; auto: mpijob where a cluster is configured, else local.", BACKENDS),
+    Flag("--backend", "backend", "Where to run; auto: local without a cluster, else mpijob or indexed-job.", BACKENDS),
     Flag("--engine", "engine", "What reduces gradients.", ENGINES),
     Flag("--controller", "controller", "How Horovod's ranks find each other.  [default: mpi]", CONTROLLERS),
     Flag("--name", "name", "Name of the job.  [default: train-<5 characters>]"),

@@ -19,8 +19,6 @@ from hvdkit.errors import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, HvdkitError, Input
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import SUCCEEDED, JobState
 
-ON_INTERRUPT = ("ask", "keep", "delete")
-
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
@@ -61,10 +59,18 @@ def launch_on_cluster(cluster: Cluster, spec: JobSpec, options: LaunchOptions, r
     if options.detach:
         print(json.dumps(_place(cluster, job)) if options.as_json else job.name)
         return 0
-    return follow(cluster, job, options, ready.spec.run.start_timeout)
+    return follow(cluster, job, options, start_limit(ready.spec))
 
 
-def follow(cluster: Cluster, job: Job, options: LaunchOptions, start_timeout: float) -> int:
+def start_limit(spec: JobSpec) -> float | None:
+    """Seconds until the ranks must run; None for jobs that may rightly wait longer, and whose state does not tell."""
+    queued = spec.scheduling.gang is not None or (spec.backend == "monarch" and spec.scheduling.queue is not None)
+    if queued or spec.independent:  # copies may take turns on a cluster that is too small for all of them
+        return None
+    return spec.run.start_timeout
+
+
+def follow(cluster: Cluster, job: Job, options: LaunchOptions, start_timeout: float | None) -> int:
     """See a job through to its end; one that has not started within so many seconds is left, and said why."""
     follower: Follower | None = None
     try:
@@ -91,7 +97,7 @@ def follow(cluster: Cluster, job: Job, options: LaunchOptions, start_timeout: fl
         say(f"{job.name} {how}{cause}; exit code {code}")
         if answer is not None:
             show(answer)
-    if not found.finished:  # what it waits for may still come, and somebody may want to look at it
+    if not found.finished:  # after start_timeout; what it waits for may still come, and somebody may want to look at it
         say(f"{job.name} still waits; `hvdkit delete {job.name}` ends that, a longer --start-timeout is more patient.")
     return code
 

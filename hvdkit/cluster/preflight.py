@@ -78,7 +78,7 @@ def preflight(cluster: Cluster, spec: JobSpec, *, check_capacity: bool = True) -
             if not there:
                 raise EnvironmentProblem(
                     f"the cluster of context '{cluster.context}' does not serve {kind.kind} of {kind.api_version}; "
-                    f"{_OPERATORS[kind.kind]}."
+                    f"{_OPERATORS.get(kind.kind, 'install its operator')}."
                 )
         for (kind, verb), ok in zip(rights, allowed, strict=True):
             if not ok:

@@ -104,7 +104,7 @@ def state(objects: list[Object]) -> JobState:
     done = {_index(pod): pod for pod in pods if phase_of(pod) == "Succeeded"}  # the Job's own count lags by a second
     if len(done) >= common["workers"]:
         ended = max(filter(None, map(pod_end, done.values())), default=None)
-        return JobState(phase=SUCCEEDED, exit_code=0, ended=ended, **common)
+        return JobState(phase=SUCCEEDED, exit_code=0, ended=ended, **common | {"ready": len(done)})
     if common["ready"] + max(succeeded, len(done)) >= common["workers"]:
         return JobState(phase=RUNNING, **common)
     failed_before = bool(status.get("failed")) or any(map(restarts, pods))

@@ -10,6 +10,7 @@ from hvdkit.errors import EnvironmentProblem, InputError
 from hvdkit.jobs import LOCAL
 from hvdkit.jobs.spec import Host, JobSpec
 from hvdkit.jobs.tuning import (
+    AUTOTUNE,
     Setting,
     autotune_setting,
     horovod_settings,
@@ -46,6 +47,9 @@ class Machine:
 
     python_path: str = ""
     """PYTHONPATH of the user."""
+
+    autotune: str = ""
+    """HOROVOD_AUTOTUNE of the user."""
 
     mpirun: str | None = None
     mpi_prefix: str | None = None
@@ -166,7 +170,7 @@ def _variables(spec: JobSpec, machine: Machine) -> list[Setting]:
             controller=spec.controller,
             gpus=machine.gpus > 0,
             one_machine=not spec.hosts,
-            autotune=is_autotuned(spec.env, asked=spec.autotune),
+            autotune=is_autotuned(spec.env, asked=spec.autotune or is_autotuned({AUTOTUNE: machine.autotune})),
         ),
     ]
     if spec.controller == "mpi" and not spec.hosts and binds(spec.world_size, machine):

@@ -92,7 +92,8 @@ class RunPolicy:
 
     start_timeout: int = ruled(positive, START_TIMEOUT)
     """Seconds that the pods of a started job may take to meet, images and nodes included; then those that wait start
-    again, which counts like a failure (all but pytorchjob; monarch fails). Time in a queue is not counted."""
+    again, which counts like a failure (all but pytorchjob; monarch fails), and whoever follows the job
+    gives up. Time in a queue is not counted."""
 
     deadline: int | None = ruled(positive, None)
     """Seconds after which a job that still runs has failed; None waits for ever."""

@@ -35,7 +35,6 @@ from hvdkit.jobs.metadata import (
 from hvdkit.jobs.network import network_policy, pod_monitor
 from hvdkit.jobs.placement import scheduling_policy
 from hvdkit.jobs.pods import container, environment, pod_template, settings
-from hvdkit.jobs.policy import START_TIMEOUT
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import FAILED, RESTARTING, RUNNING, STARTING, SUCCEEDED, SUSPENDED, JobState
 from hvdkit.jobs.storage import nfs_objects
@@ -86,7 +85,6 @@ def check(spec: JobSpec) -> None:
         generate_name=spec.generate_name,
         timeline=spec.timeline is not None,
         autotune=spec.autotune,
-        run__start_timeout=spec.run.start_timeout != START_TIMEOUT,
         **launcher_fields(spec),
     )
 
@@ -111,7 +109,8 @@ def state(objects: list[Object]) -> JobState:
         return ended
     if (details.get("runPolicy") or {}).get("suspend"):
         return JobState(phase=SUSPENDED, reason="Suspended", message=why_suspended(job), **common)
-    if 0 < workers <= ready:
+    smallest = (details.get("elasticPolicy") or {}).get("minReplicas") or workers
+    if 0 < smallest <= ready:
         return JobState(phase=RUNNING, **common)
     restarted = true_condition(status, "Restarting") is not None or any(map(restarts, pods))
     return on_the_way(pods, RESTARTING if restarted else STARTING, common)

@@ -10,6 +10,7 @@ from pathlib import Path
 import hvdkit
 from hvdkit.errors import EnvironmentProblem
 from hvdkit.jobs.local import Machine
+from hvdkit.jobs.tuning import AUTOTUNE
 
 
 def read_machine() -> Machine:
@@ -22,6 +23,7 @@ def read_machine() -> Machine:
         working_folder=_working_folder(),
         path=os.environ.get("PATH", os.defpath),
         python_path=os.environ.get("PYTHONPATH", ""),
+        autotune=os.environ.get(AUTOTUNE, ""),
         mpirun=mpirun,
         mpi_prefix=prefix,
         gpus=len([path for path in Path("/dev").glob("nvidia*") if path.name[len("nvidia") :].isdecimal()]),

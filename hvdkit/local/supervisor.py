@@ -228,7 +228,7 @@ class Supervisor:
 
     def _on_hello(self, rank: Rank, hello: dict) -> None:
         rank.number, rank.host = hello["rank"], hello["host"]
-        if need := hello["need"]:
+        if need := hello.get("need"):  # an image of an earlier hvdkit has none
             rank.need = Need(**need | {"cores": tuple(need["cores"])})
         size, host = hello["size"], rank.host
         expected = self.plan.world_size

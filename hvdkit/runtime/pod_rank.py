@@ -27,7 +27,7 @@ from hvdkit.runtime.pod_supervisor import PodSupervisor, run
 from hvdkit.runtime.pod_termination import explained
 
 PORT = 29500
-_FOR_RANKS = ("HOROVOD_", "HVDKIT_WORLD_SIZE", "HVDKIT_HOSTS", "OMP_NUM_THREADS")
+_FOR_RANKS = ("HOROVOD_", "HVDKIT_WORLD_SIZE", "HVDKIT_HOSTS", "OMP_NUM_THREADS", "MALLOC_")
 
 
 def main(arguments: list[str]) -> int:

@@ -204,7 +204,7 @@ class Rank:
             return
         for kind, payload in self.decoder.feed(data):
             if kind == channel.GO and self.child is None:
-                if own := json.loads(payload)["cores"]:
+                if own := json.loads(payload or b"{}").get("cores"):  # an earlier launcher says none
                     cores.bind(own)
                 self._start_command()
             elif kind == channel.STOP and self.child is not None and self.status is None:

@@ -14,8 +14,11 @@ from hvdkit.cli.target import OnCluster
 from hvdkit.cluster.api import ApiError
 from hvdkit.cluster.follow import MOST_LOGS, Follower, Patience, Printer
 from hvdkit.cluster.job import Job
-from hvdkit.cluster.launch import LaunchOptions, follow, launch_on_cluster
+from hvdkit.cluster.launch import LaunchOptions, follow, launch_on_cluster, start_limit
 from hvdkit.errors import HvdkitError, InputError
+from hvdkit.jobs.policy import RunPolicy
+from hvdkit.jobs.scheduling import Scheduling
+from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import JobState
 
 OURS = {"app.kubernetes.io/managed-by": "hvdkit", "hvdkit.io/job": "train", "hvdkit.io/backend": "indexed-job"}
@@ -240,6 +243,21 @@ def test_who_cannot_look_on_any_more_learns_that_the_job_goes_on(gone: bool, tmp
             follow(cluster, Job(main=indexed_job()), LaunchOptions(), start_timeout=60)
     said = "hvdkit: train goes on; `hvdkit logs -f train` follows it, `hvdkit delete train` ends it."
     assert capfd.readouterr().err.splitlines().count(said) == (0 if gone else 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, 600),
+        ({"backend": "pytorchjob", "run": RunPolicy(start_timeout=60)}, 60),
+        ({"scheduling": Scheduling(queue="q")}, 600),  # Kueue suspends it, and that is seen
+        ({"scheduling": Scheduling(gang="volcano", queue="q")}, None),
+        ({"backend": "monarch", "scheduling": Scheduling(queue="q")}, None),
+        ({"backend": "job", "independent": True}, None),
+    ],
+)
+def test_only_a_job_whose_queue_is_not_seen_may_take_for_ever(fields: dict, limit: float | None) -> None:
+    assert start_limit(JobSpec(**{"name": "train", "backend": "mpijob", "command": ("true",), **fields})) == limit
 
 
 def test_a_job_that_does_not_start_is_left_and_said_why(tmp_path, monkeypatch, capfd) -> None:

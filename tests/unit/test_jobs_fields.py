@@ -93,7 +93,7 @@ UNUSED = {
     "mpijob": EVERYWHERE - {"controller"} | {"network.port", "network.policy"},
     "indexed-job": EVERYWHERE,
     "job": EVERYWHERE,
-    "pytorchjob": EVERYWHERE | {"engine"},  # ddp is all it has
+    "pytorchjob": EVERYWHERE | {"engine", "run.start_timeout"},  # ddp is all it has; followers wait so long
     "monarch": EVERYWHERE | {"network.port", "engine"},
 }
 

@@ -126,6 +126,8 @@ def test_what_horovod_shall_tune_is_left_out(controller: str, hosts: tuple[Host,
     assert all(name in said for name in TUNED)
 
     by_variable = render(spec(env={"HOROVOD_AUTOTUNE": "1"}, **common), MACHINE).processes[0].env
+    by_shell = render(spec(**common), replace(MACHINE, autotune="1")).processes[0].env
+    assert not set(TUNED) & set(by_shell)
     assert not set(TUNED) & set(by_variable)
     never = render(spec(autotune=True, env={"HOROVOD_AUTOTUNE": "0"}, **common), MACHINE).processes[0].env
     assert "HOROVOD_CYCLE_TIME" in never

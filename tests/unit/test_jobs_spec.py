@@ -164,7 +164,6 @@ def test_a_wrong_field_is_named(given: dict, named: str) -> None:
         ("job", {"run": RunPolicy(clean_pods="None")}, "run.clean_pods"),
         ("pytorchjob", {"timeline": "/a"}, "timeline"),
         ("pytorchjob", {"autotune": True}, "autotune"),
-        ("pytorchjob", {"run": RunPolicy(start_timeout=60)}, "run.start_timeout"),
         ("monarch", {"timeline": "/a"}, "timeline"),
         ("monarch", {"run": RunPolicy(backoff_limit=7)}, "run.backoff_limit"),
         ("monarch", {"run": RunPolicy(suspend=True)}, "run.suspend"),

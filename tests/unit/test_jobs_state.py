@@ -185,6 +185,7 @@ class TestJobs:
         done = [pod(phase="Succeeded", code=0, name=f"train-{number}", index=number) for number in range(2)]
         ended = state_of(backend, [live, *done])
         assert (ended.phase, ended.exit_code, ended.ended) == ("Succeeded", 0, "2026-01-01T00:30:00Z")
+        assert ended.ready == 2
         assert state_of(backend, [live, done[0], pod()]).phase == "Running"
         assert state_of(backend, [live, done[0], pod(ready=False)]).phase == "Starting"
 
@@ -233,6 +234,11 @@ class TestPyTorchJob:
         assert self.of({"conditions": [condition("Restarting")]}, pod(), pod(ready=False)).phase == "Restarting"
         failed = {"conditions": [condition("Failed", message="limit"), condition("Running", "False")]}
         assert self.of(failed, pod("worker", "Failed", code=1)).exit_code == 1
+
+    def test_an_elastic_job_runs_with_fewer(self) -> None:
+        elastic = Elastic(min_workers=1, max_workers=3)
+        assert self.of({}, pod(), pod(phase="Pending"), elastic=elastic).phase == "Running"
+        assert self.of({}, pod(phase="Pending"), elastic=elastic).phase != "Running"
 
     def test_success_counts_when_the_workers_have_run(self) -> None:
         done = [condition("Succeeded")]

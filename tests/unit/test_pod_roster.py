@@ -143,6 +143,15 @@ def test_pods_that_wait_in_vain_ask_to_be_started_again(monkeypatch: pytest.Monk
     assert pod_termination.explained(lambda: pod_rank.main(words)) == EXIT_USAGE
 
 
+def test_what_the_user_set_for_the_allocator_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+    where = place(0)
+    words = ["--workers", str(len(where.names)), "--slots", "1", "--service", "train", "--", "true"]
+    options, command = pod_rank.parse(words)
+    processes = pod_rank.render(options, command, where).processes
+    assert [process.env["MALLOC_TRIM_THRESHOLD_"] for process in processes] == ["1"] * len(where.names)
+
+
 def test_ranks_that_do_not_start_in_time_end_the_world_and_ask_to_be_started_again(first: FirstPod) -> None:
     with ThreadPoolExecutor() as pool:
         others = [pool.submit(OtherPod(place(number), WORLD, port_of(first)).join, 30) for number in (1, 2)]
