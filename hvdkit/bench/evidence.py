@@ -75,16 +75,22 @@ def straggling_shares(case: Case) -> list[float] | None:
 
 
 def communication_shares(case: Case) -> list[float] | None:
-    """The least wait for the allreduce, and the work that it surely takes from the cores that compute.
+    """What the ranks lose to each other's company: three things.
 
-    That work shows as computation that takes longer than in independent processes; it counts only where its interval
-    is above 0, since the wait is measured much more sharply. Both together cost no more than independent processes are
-    faster: on crowded cores the fastest of these may have had a core to itself. None when the engine cannot tell its
-    waits.
+    The least wait for the allreduce; what ranks take longer between steps, where they agree now and then on how they
+    are, than independent processes, which do all else there; and the work that communication surely takes from the
+    cores that compute. That work shows as computation that takes longer than in independent processes; it counts only
+    where its interval is above 0, since waits are measured much more sharply. Together they cost no more than
+    independent processes are faster: on crowded cores the fastest of these may have had a core to itself. None when the
+    engine cannot tell its waits.
     """
     if any(run.parts["communication"] is None for run in case.runs.values()):
         return None
-    waits = {number: run.parts["communication"] / run.step_seconds for number, run in case.runs.items()}
+    between = agreeing_shares(case)
+    waits = {
+        number: run.parts["communication"] / run.step_seconds + between.get(number, 0.0)
+        for number, run in case.runs.items()
+    }
     # The fastest rank is asked, since a slow one has reasons of its own.
     work = {
         number: (_fastest_computation(run) - _fastest_computation(case.ideal[number])) / run.step_seconds
@@ -96,6 +102,15 @@ def communication_shares(case: Case) -> list[float] | None:
         return list(waits.values())
     gaps = dict(zip(work, gap_to_ideal(case), strict=True))
     return [min(waits[number] + work[number], max(waits[number], gaps[number])) for number in work]
+
+
+def agreeing_shares(case: Case) -> dict[int, float]:
+    """For each run that has independent processes beside it: what it takes longer than they between its steps."""
+    return {
+        number: max(0.0, run.parts["other"] - case.ideal[number].parts["other"]) / run.step_seconds
+        for number, run in case.runs.items()
+        if number in case.ideal
+    }
 
 
 def _fastest_computation(run: Figures) -> float:

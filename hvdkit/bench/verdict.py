@@ -10,6 +10,7 @@ from typing import Any
 
 from hvdkit.bench.evidence import (
     Case,
+    agreeing_shares,
     communication_shares,
     gap_to_ideal,
     input_shares,
@@ -159,6 +160,9 @@ def look_for_communication(case: Case) -> Finding | None:
 
     def evidence() -> list[str]:
         said = [f"even the rank that waits least waits {percent(mean(waits))} of each step for the allreduce"]
+        agreeing = mean(list(agreeing_shares(case).values()))
+        if agreeing is not None and agreeing.value > NOTABLE / 2:
+            said.append(f"ranks that agree on their state between steps take {percent(agreeing)} of the time for it")
         if case.ideal:
             gap = mean(gap_to_ideal(case))
             said.append(f"{percent(gap)} slower than {case.point.ranks} independent processes in the same rounds")

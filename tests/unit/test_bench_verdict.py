@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bench_samples import World, make_results
 
-from hvdkit.bench.evidence import Case, communication_shares, gap_to_ideal
+from hvdkit.bench.evidence import Case, agreeing_shares, communication_shares, gap_to_ideal
 from hvdkit.bench.points import IDEAL, Point
 from hvdkit.bench.result_file import load
 from hvdkit.bench.results import Results
@@ -183,9 +183,26 @@ def test_a_process_alone_is_asked_for_its_whole_step(tmp_path: Path) -> None:
     case = Case.of(results, Point(data="synthetic", engine="horovod", workers=4))
     for run in case.ideal.values():
         assert sum(run.own_seconds) / 4 == pytest.approx(run.step_seconds, rel=0.05)
-    waits = [run.parts["communication"] / run.step_seconds for run in case.runs.values()]
+    between = agreeing_shares(case)
+    waits = [run.parts["communication"] / run.step_seconds + between[number] for number, run in case.runs.items()]
     assert communication_shares(case) == waits  # the computation takes no longer for sure
-    assert causes(judge(results)) == ["oversubscription"]
+    assert max(between.values()) < 0.02  # an agreement a second costs next to nothing
+    first, second = judge(results).limits
+    assert (first.cause, second.cause) == ("oversubscription", "communication")
+    assert first.share.value > 0.4 and second.share.value < 0.08
+
+
+def test_agreements_that_are_slow_are_communication_too() -> None:
+    """Ranks agree between steps; where each message takes long, that is most of what they lose."""
+    slow = World(communication=0.004, between=0.06)
+    worlds = {("horovod", 1): World(), ("horovod", 2): slow, (IDEAL, 1): World(), (IDEAL, 2): World()}
+    judged = judge(make_results(worlds))
+    assert causes(judged) == ["communication"]
+    (found,) = judged.limits
+    assert found.share.value == pytest.approx(0.064 / 0.166, rel=0.1)
+    assert any("between steps take" in text for text in found.evidence)
+    without_ideal = {where: world for where, world in worlds.items() if where[0] != IDEAL}
+    assert causes(judge(make_results(without_ideal))) == []  # nothing then tells agreements from bookkeeping
 
 
 def test_communication_costs_no_more_than_independent_processes_are_faster() -> None:
