@@ -39,7 +39,10 @@ class Lines:
     def after(self, run: Run, results: Results, left: Left) -> None:
         said = f"failed: {run.problem}" if run.problem else f"{run.figures.images_per_second:,.1f} images/s"
         eta = eta_seconds(results, left)
-        then = f"; {len(left)} runs left, {clock(eta)}" if left and eta is not None else ""
+        count = f"{len(left)} run{'' if len(left) == 1 else 's'}"
+        then = f"; {count} left, {clock(eta)}" if left and eta is not None else ""
+        if run.problem and run.repeat + 1 < results.settings.repeats and run.point not in {point for _, point in left}:
+            then = f"; given up for now, the same command tries it again{then}"
         self._console.print(
             f"round {run.repeat + 1}, {run.point}: {said}{then}", markup=False, highlight=False, soft_wrap=True
         )

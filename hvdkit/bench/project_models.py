@@ -9,8 +9,8 @@ IMAGE_SIZES = {"inception_v3": 299}  # of torchvision's classifiers; the others 
 BYTES_PER_GRADIENT = 4
 
 
-def torchvision_layers(name: str) -> tuple[Layer, ...]:
-    """Of a torchvision classifier by name, without making its weights."""
+def named_layers(name: str) -> tuple[Layer, ...]:
+    """Of mnist-cnn or a torchvision classifier, without making its weights."""
     try:
         import torch
         import torchvision
@@ -18,8 +18,15 @@ def torchvision_layers(name: str) -> tuple[Layer, ...]:
         raise EnvironmentProblem(
             f"--model needs torchvision ({error}); run \"pip install 'hvdkit[train]'\"."
         ) from error
+    from hvdkit.train.models import MNIST_CNN, create
+
+    if name == MNIST_CNN:
+        with torch.device("meta"):
+            return layers_of(create(name, classes=10, channels=1, image_size=28), torch.empty(1, 1, 28, 28))
     if name not in torchvision.models.list_models(module=torchvision.models):
-        raise InputError(f"--model '{name}' is no torchvision classifier; say one, or --gradient-megabytes.")
+        raise InputError(
+            f"--model '{name}' is neither {MNIST_CNN} nor a torchvision classifier; say --gradient-megabytes instead."
+        )
     # Published parameter counts of Inception V3 leave its second head out, and so do the benchmarks.
     options = {"aux_logits": False, "init_weights": False} if name in ("inception_v3", "googlenet") else {}
     with torch.device("meta"):

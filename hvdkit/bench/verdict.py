@@ -220,7 +220,7 @@ def _sentence(case: Case, efficiency: Estimate | None, limits: list[Finding], lo
         reached = "the baseline alone" if case.point.workers == 1 else "efficiency unknown: no baseline"
     if limits:
         causes = [f"{_in_words(finding.cause)} ({percent(finding.share)} of a step)" for finding in limits]
-        return f"{where}: {reached}; limited by {', then '.join(causes)}."
+        return f"{where}: {reached}; limited by {', then '.join(causes)}{_remainder(efficiency, limits)}."
     if _nothing_lost(case, efficiency, looks):
         return f"{where}: {reached}; nothing limits it notably."
     if efficiency is not None and efficiency.high is not None and efficiency.high < 1 - NOTABLE:
@@ -231,6 +231,14 @@ def _sentence(case: Case, efficiency: Estimate | None, limits: list[Finding], lo
         f"{where}: {reached}; {open_question}: no cause is above {NOTABLE:.0%} of a step with confidence. "
         "More --repeats or longer runs (--steps) would narrow it."
     )
+
+
+def _remainder(efficiency: Estimate | None, limits: list[Finding]) -> str:
+    """What is lost beyond the causes that are named; data that come late are late for one worker, too."""
+    if efficiency is None or any(finding.cause == "input" for finding in limits):
+        return ""
+    lost = 1 - efficiency.value - sum(finding.share.value for finding in limits)
+    return f"; these data do not say what the other {lost:.0%} are lost to" if lost > 2 * NOTABLE else ""
 
 
 def _in_words(cause: str) -> str:

@@ -92,10 +92,11 @@ def _workload(
     spread: float,
 ) -> "Workload":
     from hvdkit.bench.project import Workload, even_layers
-    from hvdkit.bench.project_models import torchvision_layers
+    from hvdkit.bench.project_models import named_layers
 
     if result is not None:
-        step_seconds = _step_of(result, model)
+        measured, step_seconds = _step_of(result, model)
+        model = measured if gradient_megabytes is None else model
     elif step_seconds is None and images_per_second and batch_size:
         step_seconds = batch_size / images_per_second
     if step_seconds is None:
@@ -104,12 +105,12 @@ def _workload(
         )
     if (model is None) == (gradient_megabytes is None):
         raise InputError("how large are the gradients? Say --model, or --gradient-megabytes, and not both.")
-    layers = torchvision_layers(model) if model else even_layers(gradient_megabytes * 1e6)
+    layers = named_layers(model) if model else even_layers(gradient_megabytes * 1e6)
     return Workload(name=model or "model", step_seconds=step_seconds, layers=layers, spread=spread)
 
 
-def _step_of(path: Path, model: str | None) -> float:
-    """A step of one rank alone, as a sweep measured it; InputError when it was another model's."""
+def _step_of(path: Path, model: str | None) -> tuple[str, float]:
+    """The model of a sweep, and its step of one rank alone; InputError when it was another model's than asked for."""
     from hvdkit.bench.result_file import find, load
     from hvdkit.bench.summary import summarise
 
@@ -124,7 +125,7 @@ def _step_of(path: Path, model: str | None) -> float:
     singles.sort(key=lambda one: one.point.engine == "ideal")
     if not singles:
         raise InputError(f"--result {file} has no run of one worker that succeeded.")
-    return singles[0].step_seconds.value
+    return measured, singles[0].step_seconds.value
 
 
 def _network(name: str, files: tuple[Path, ...], library: str, per_server: int | None) -> "Network":
@@ -181,10 +182,10 @@ def _as_json(
 
 
 def _published(as_json: bool) -> int:
-    from hvdkit.bench.project_models import torchvision_layers
+    from hvdkit.bench.project_models import named_layers
     from hvdkit.bench.project_published import compare
 
-    constants, comparisons = compare(torchvision_layers)
+    constants, comparisons = compare(named_layers)
     if as_json:
         rows = [asdict(one) | {"error_points": one.error_points} for one in comparisons]
         made = {"version": 1, "kind": "published", "constants": asdict(constants), "models": rows}

@@ -220,6 +220,8 @@ def local_spec(settings: list[Setting]) -> JobSpec:
             raise InputError("engine: backend local starts Horovod ranks; for DDP use --backend monarch, or torchrun.")
         if spec.timeline is not None and Path(spec.timeline).is_dir():
             raise InputError(f"timeline: '{spec.timeline}' is a folder; name a file in it.")
+        if spec.timeline is not None and not Path(spec.timeline).absolute().parent.is_dir():
+            raise InputError(f"timeline: the folder of '{spec.timeline}' is not there; make it, or name another file.")
     return replace(spec, timeline=str(Path(spec.timeline).absolute())) if spec.timeline else spec
 
 

@@ -81,9 +81,11 @@ def of_run(run: "LocalRun") -> "Answer":
     if found.phase == "Succeeded":
         return Answer(cause=f"nothing is wrong: the run '{run.name}' succeeded.")
     rank = f" --rank {run.rank}" if run.rank is not None else ""
+    kept = (run.place / "logs").is_dir()
+    where = f"`hvdkit logs {run.name}{rank}` has the whole log." if kept else "its --log-dir has the whole log."
     return Answer(
         trouble="lost" if run.ended is None else "rank",
         cause=f"{found.message.rstrip('.')}; exit code {found.exit_code}.",
         evidence=tail_lines(run.tail),
-        what_to_do=f"`hvdkit logs {run.name}{rank}` has the whole log.",
+        what_to_do=where,
     )

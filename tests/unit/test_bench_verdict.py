@@ -1,6 +1,7 @@
 """The verdict names what was put in, names nothing where nothing was, and never more than the data carry."""
 
 import gzip
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,6 +93,16 @@ def test_what_is_lost_without_a_known_cause_is_not_blamed_on_one() -> None:
     worlds = {("horovod", 1): World(compute=0.1), ("horovod", 4): World(compute=0.15)}
     found = judge(make_results(worlds))
     assert causes(found) == [] and "these data do not say to what" in found.text
+
+
+def test_what_the_named_causes_leave_open_is_said() -> None:
+    """Half of the loss is a measured wait; for the other nobody ran the ideal."""
+    worlds = {("horovod", 1): World(), ("horovod", 2): World(compute=0.15, communication=0.06)}
+    found = judge(make_results(worlds))
+    assert causes(found) == ["communication"]
+    assert re.search(r"; these data do not say what the other \d\d% are lost to\.$", found.text), found.text
+    named = {("horovod", 1): World(), ("horovod", 2): World(communication=0.06)}
+    assert "the other" not in judge(make_results(named)).text
 
 
 def test_a_cause_that_noise_could_explain_is_not_named() -> None:

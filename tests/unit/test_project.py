@@ -20,6 +20,7 @@ from hvdkit.bench.project_allreduce import ALGORITHMS, best, hierarchical, ring,
 from hvdkit.bench.project_fit import fit
 from hvdkit.cli.bench_project import command
 from hvdkit.errors import InputError
+from hvdkit.train.models import create
 
 MS = 1e-3
 # One GPU a server, 1 ms a step, 1 MB a millisecond.
@@ -239,6 +240,15 @@ def test_the_step_of_a_sweep_is_that_of_its_model(tmp_path: Path) -> None:
     words = ["--result", str(tmp_path), "--gpus", "8", "--json"]
     with pytest.raises(InputError, match=r"^--model resnet50: .* measured resnet18; say that one, or "):
         CliRunner().invoke(command, [*words, "--model", "resnet50"], catch_exceptions=False)
-    for gradients in (["--model", "resnet18"], ["--gradient-megabytes", "47"]):
+    for gradients in (["--model", "resnet18"], [], ["--gradient-megabytes", "47"]):
         done = CliRunner().invoke(command, [*words, *gradients], catch_exceptions=False)
         assert json.loads(done.output)["workload"]["step_seconds"] == pytest.approx(0.1025, rel=0.01)
+
+
+def test_a_sweep_of_the_default_network_can_be_projected(tmp_path: Path) -> None:
+    results = make_results({("horovod", 1): World(), ("horovod", 2): World()}, model="mnist-cnn", noise=0.0)
+    result_file.save(results, tmp_path / "results.json")
+    done = CliRunner().invoke(command, ["--result", str(tmp_path), "--gpus", "8", "--json"], catch_exceptions=False)
+    workload = json.loads(done.output)["workload"]
+    model = create("mnist-cnn", classes=10, channels=1, image_size=28)
+    assert workload["gradient_bytes"] == 4 * sum(parameter.numel() for parameter in model.parameters())

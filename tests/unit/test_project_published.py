@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdkit.bench.networks import BANDWIDTH_FACTOR, LATENCY_FACTOR
-from hvdkit.bench.project_models import torchvision_layers
+from hvdkit.bench.project_models import named_layers
 from hvdkit.bench.project_published import FITTED_AT, Comparison, Constants, compare
 from hvdkit.cli.bench_project import command
 from hvdkit.errors import InputError
@@ -17,20 +17,20 @@ PARAMETERS = {"inception_v3": 23_834_568, "resnet101": 44_549_160, "vgg16": 138_
 
 @pytest.fixture(scope="module")
 def compared() -> tuple[Constants, dict[str, Comparison]]:
-    constants, comparisons = compare(torchvision_layers)
+    constants, comparisons = compare(named_layers)
     return constants, {one.published.model: one for one in comparisons}
 
 
 @pytest.mark.parametrize("model", PARAMETERS)
 def test_gradients_are_those_of_the_published_models(model: str) -> None:
-    layers = torchvision_layers(model)
+    layers = named_layers(model)
     assert sum(layer.gradient_bytes for layer in layers) == 4 * PARAMETERS[model]
     assert sum(layer.backward_share for layer in layers) == pytest.approx(1)
 
 
 def test_the_layers_come_in_the_order_of_the_backward_pass() -> None:
     """VGG-16 begins with three linear layers that hold 90 % of its bytes and next to no work."""
-    layers = torchvision_layers("vgg16")
+    layers = named_layers("vgg16")
     assert [layer.gradient_bytes // 4 for layer in layers[:3]] == [4_097_000, 16_781_312, 102_764_544]
     assert sum(layer.backward_share for layer in layers[:3]) < 0.02
 
@@ -86,4 +86,4 @@ def test_the_command_shows_it() -> None:
 
 def test_an_unknown_model_is_named() -> None:
     with pytest.raises(InputError, match="--model 'resnet9000'"):
-        torchvision_layers("resnet9000")
+        named_layers("resnet9000")
