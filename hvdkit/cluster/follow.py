@@ -64,13 +64,15 @@ class Printer:
 class Patience:
     """With a job that does not start: an image that is not there, a volume that nobody serves, a node that is full."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, *, one_is_enough: bool = False) -> None:
+        """`one_is_enough`: copies that may take turns have started with the first of them."""
         self._seconds = seconds
+        self._one_is_enough = one_is_enough
         self._since = time.monotonic()
 
     def ends_with(self, found: JobState) -> bool:
         """Whether it has taken too long until now. What has run once is waited for; time in a queue does not count."""
-        if found.phase == RUNNING:
+        if found.phase == RUNNING or (self._one_is_enough and found.ready):
             self._seconds = None
         elif found.phase == SUSPENDED:
             self._since = time.monotonic()
@@ -121,14 +123,14 @@ class Follower:
         return list(self._logs.values())
 
     def to_end(
-        self, timeout: float | None = None, start_timeout: float | None = None, every: float | None = None
+        self, timeout: float | None = None, starting: Patience | None = None, every: float | None = None
     ) -> JobState:
         """Return when the job has ended and its logs have been read, or when that, or its start, takes too long.
 
         `on_state` is called after each change, and every so many seconds if asked to.
         """
-        give_up, starting = time.monotonic() + (timeout or float("inf")), Patience(start_timeout)
-        every = every or (1.0 if timeout or start_timeout else None)
+        give_up = time.monotonic() + (timeout or float("inf"))
+        every = every or (1.0 if timeout or starting else None)
         with LiveJob(self.cluster, self.job, self._on_trouble) as live:
             for moment in live.moments(every=every):
                 self._report(moment.state)
@@ -136,7 +138,7 @@ class Follower:
                 self.on_state(moment.state)
                 if moment.state.finished:
                     break
-                if time.monotonic() > give_up or starting.ends_with(moment.state):
+                if time.monotonic() > give_up or (starting and starting.ends_with(moment.state)):
                     self.stop()
                     return moment.state
         self._last_words()

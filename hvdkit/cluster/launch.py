@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hvdkit.cluster.api import Cluster
 from hvdkit.cluster.delete import delete
-from hvdkit.cluster.follow import Follower, Printer, check_folder, exit_code_of, say
+from hvdkit.cluster.follow import Follower, Patience, Printer, check_folder, exit_code_of, say
 from hvdkit.cluster.gather import facts_of
 from hvdkit.cluster.job import Job
 from hvdkit.cluster.live import JobGone
@@ -59,24 +59,27 @@ def launch_on_cluster(cluster: Cluster, spec: JobSpec, options: LaunchOptions, r
     if options.detach:
         print(json.dumps(_place(cluster, job)) if options.as_json else job.name)
         return 0
-    return follow(cluster, job, options, start_limit(ready.spec))
+    return follow(cluster, job, options, start_limit(ready.spec), one_is_enough=ready.spec.independent)
 
 
 def start_limit(spec: JobSpec) -> float | None:
-    """Seconds until the ranks must run; None for jobs that may rightly wait longer, and whose state does not tell."""
+    """Seconds until the ranks must run; None where they may wait in a queue, and the job's state does not tell."""
     queued = spec.scheduling.gang is not None or (spec.backend == "monarch" and spec.scheduling.queue is not None)
-    if queued or spec.independent:  # copies may take turns on a cluster that is too small for all of them
-        return None
-    return spec.run.start_timeout
+    return None if queued else spec.run.start_timeout
 
 
-def follow(cluster: Cluster, job: Job, options: LaunchOptions, start_timeout: float | None) -> int:
-    """See a job through to its end; one that has not started within so many seconds is left, and said why."""
+def follow(
+    cluster: Cluster, job: Job, options: LaunchOptions, start_timeout: float | None, *, one_is_enough: bool = False
+) -> int:
+    """See a job through to its end; one that has not started within so many seconds is left, and said why.
+
+    With `one_is_enough` it has started with its first worker: copies may take turns on a cluster too small for all.
+    """
     follower: Follower | None = None
     try:
         printer = None if options.as_json else Printer()
         follower = Follower(cluster, job, printer=printer, save_logs=options.save_logs)
-        found = follower.to_end(start_timeout=start_timeout)
+        found = follower.to_end(starting=Patience(start_timeout, one_is_enough=one_is_enough))
     except KeyboardInterrupt:
         if follower is not None:
             follower.stop()

@@ -253,7 +253,7 @@ def test_who_cannot_look_on_any_more_learns_that_the_job_goes_on(gone: bool, tmp
         ({"scheduling": Scheduling(queue="q")}, 600),  # Kueue suspends it, and that is seen
         ({"scheduling": Scheduling(gang="volcano", queue="q")}, None),
         ({"backend": "monarch", "scheduling": Scheduling(queue="q")}, None),
-        ({"backend": "job", "independent": True}, None),
+        ({"backend": "job", "independent": True}, 600),
     ],
 )
 def test_only_a_job_whose_queue_is_not_seen_may_take_for_ever(fields: dict, limit: float | None) -> None:
@@ -287,3 +287,8 @@ def test_patience_is_for_the_start_only_and_not_for_a_queue(monkeypatch) -> None
     assert lasts("Suspended", "Suspended", "Suspended", "Starting", "Starting") == [False, False, False, False, True]
     assert lasts("Pending", "Running", "Restarting", "Restarting") == [False] * 4
     assert not Patience(None).ends_with(JobState(phase="Pending"))
+    for enough, ends in ((False, True), (True, False)):  # one of two copies has run, the other waits for its turn
+        now[0], patience = 0.0, Patience(10, one_is_enough=enough)
+        patience.ends_with(JobState(phase="Starting", ready=1, workers=2))
+        now[0] = 11.0
+        assert patience.ends_with(JobState(phase="Starting", ready=0, workers=2)) is ends
