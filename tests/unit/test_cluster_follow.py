@@ -288,7 +288,7 @@ def test_patience_is_for_the_start_only_and_not_for_a_queue(monkeypatch) -> None
     assert lasts("Pending", "Running", "Restarting", "Restarting") == [False] * 4
     assert not Patience(None).ends_with(JobState(phase="Pending"))
     for enough, ends in ((False, True), (True, False)):  # one of two copies has run, the other waits for its turn
-        now[0], patience = 0.0, Patience(10, one_is_enough=enough)
+        patience = Patience(10, one_is_enough=enough)
         patience.ends_with(JobState(phase="Starting", ready=1, workers=2))
-        now[0] = 11.0
+        now[0] += 11
         assert patience.ends_with(JobState(phase="Starting", ready=0, workers=2)) is ends
