@@ -78,6 +78,9 @@ class Comparison:
     notes: list[str]
     """What a reader should know before believing it."""
 
+    machine_compared: bool
+    """Whether both have independent processes, which would show that the machine itself was slower."""
+
     @property
     def slower(self) -> bool:
         return any(found.answer == SLOWER for found in self.points)
@@ -119,6 +122,7 @@ def compare(a: Results, b: Results) -> Comparison:
         points=[_point(point, both, holds) for point, both, holds in found],
         unjudged=[point for point in of_a if point not in tested and len(a.done(point)) >= FEWEST_REPEATS],
         notes=notes,
+        machine_compared=bool(_shared_ideals(a, b)),
     )
 
 
@@ -234,12 +238,15 @@ def _versions(results: Results) -> dict[str, str]:
     return done.versions if done else results.environment.get("versions", {})
 
 
+def _shared_ideals(a: Results, b: Results) -> list[Point]:
+    """Points of independent processes that both sides have measured often enough."""
+    ideals = [point for point in a.points() if point.engine == IDEAL]
+    return [point for point in ideals if min(len(side.done(point)) for side in (a, b)) >= FEWEST_REPEATS]
+
+
 def _machine_notes(a: Results, b: Results) -> list[str]:
     """Independent processes know nothing of what is compared: when they differ, the machine was another."""
-    of_b = set(b.points())
-    shared = [point for point in a.points() if point.engine == IDEAL and point in of_b]
-    pairs = [(point, _paces(a, point), _paces(b, point)) for point in shared]
-    pairs = [(point, *both) for point, *both in pairs if min(map(len, both)) >= FEWEST_REPEATS]
+    pairs = [(point, _paces(a, point), _paces(b, point)) for point in _shared_ideals(a, b)]
     differs = holm([permutation_p(first, second) for _, first, second in pairs])
     return [
         f"the machine itself was {100 * (ratio_interval(first, second).value - 1):+.0f} % at {point.workers} "

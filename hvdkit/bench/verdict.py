@@ -130,14 +130,14 @@ def look_for_stragglers(case: Case) -> Finding | None:
     slow = slow_rank(case, NOTABLE)
     if case.crowded and slow is None:
         return None  # ranks that share cores take turns, and wait for each other: that is no cause of its own
-    shares, at_least = straggling_shares(case), ""
-    if shares is None:  # the engine does not tell its waits; a slow rank shows in its own work all the same
+    waits, at_least = straggling_shares(case), ""
+    if waits is None:  # the engine does not tell its waits; a slow rank shows in its own work all the same
         ranks = case.point.ranks
-        shares = [excess * (ranks - 1) / ranks for excess in slow.excesses] if slow else []  # all others wait for it
+        waits = [excess * (ranks - 1) / ranks for excess in slow.excesses] if slow else []  # all others wait for it
         at_least = "at least "  # of its own work only the forward pass is known
 
     def evidence() -> list[str]:
-        said = [f"the mean rank waits {at_least}{percent(mean(shares))} of each step for slower ones"]
+        said = [f"the mean rank waits {at_least}{percent(mean(waits))} of each step for slower ones"]
         if slow:
             behind = percent(mean(slow.excesses))
             said.append(f"rank {slow.rank} on {slow.host} works {at_least}{behind} of a step longer than the others")
@@ -147,7 +147,8 @@ def look_for_stragglers(case: Case) -> Finding | None:
             said.append("no rank is slower than the others in all runs: they take turns")
         return said
 
-    return _finding("stragglers" if slow else "jitter", shares, evidence)
+    # With that rank as fast as the others all would be faster by its excess; it loses that itself, without a wait.
+    return _finding("stragglers", slow.excesses, evidence) if slow else _finding("jitter", waits, evidence)
 
 
 def look_for_communication(case: Case) -> Finding | None:

@@ -20,6 +20,10 @@ Examples:
 """
 
 
+# Reasons for which a job has not succeeded, and that are no fault of it.
+ENDED_AS_ASKED = ("Stopped", "Interrupted")
+
+
 @click.command(epilog=EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @place_flags
@@ -65,10 +69,10 @@ def show(known: list[dict[str, Any]], *, as_json: bool) -> None:
             job["name"],
             job["backend"],
             job["place"],
-            job["phase"],
+            job["reason"] if job["reason"] in ENDED_AS_ASKED else job["phase"],
             f"{job['ready']}/{job['workers']}",
             age(job["created"]),
-            duration(job["started"], job["ended"]),
+            "-" if job["reason"] == "Lost" else duration(job["started"], job["ended"]),
         )
         for job in known
     ]

@@ -54,7 +54,10 @@ OPTIONS: dict[str, dict] = {
     "--momentum": {"type": float, "help": "Of SGD with Nesterov's look ahead; 0 for none."},
     "--weight-decay": {"type": float, "help": "Pulls weights towards 0."},
     "--label-smoothing": {"type": float, "help": "Share of each label spread over all classes."},
-    "--clip": {"type": float, "help": "Largest norm of the world's gradient."},
+    "--clip": {
+        "type": float,
+        "help": "Largest norm of the world's gradient; 0: none. If not given, 1 for mnist-cnn and none for others.",
+    },
     "--seed": {"type": int, "help": "Of weights, order, augmentation and synthetic data."},
     "--deterministic": {"is_flag": True, "help": "The same bits in every run of the same world; slower."},
     "--compression": {"type": click.Choice(choices.COMPRESSION), "help": "What gradients travel as."},

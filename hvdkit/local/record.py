@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hvdkit.errors import EXIT_FAILED, EXIT_RESTART_ME, EnvironmentProblem, HvdkitError, InputError
+from hvdkit.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_RESTART_ME, EnvironmentProblem, HvdkitError, InputError
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import FAILED, RUNNING, SUCCEEDED, JobState
 
@@ -162,7 +162,8 @@ def state_of(run: LocalRun) -> JobState:
     if run.ended is None:
         message = f"process {run.pid} of hvdkit launch is gone without a word: it was killed, or the machine restarted."
         return JobState(phase=FAILED, reason="Lost", message=message, exit_code=EXIT_FAILED, **common)
-    reason = "Stopped" if run.exit_code == EXIT_RESTART_ME else "RankFailed" if run.rank is not None else "LaunchFailed"
+    asked = {EXIT_RESTART_ME: "Stopped", EXIT_INTERRUPTED: "Interrupted"}
+    reason = asked.get(run.exit_code) or ("RankFailed" if run.rank is not None else "LaunchFailed")
     return JobState(phase=FAILED, reason=reason, message=run.reason, exit_code=run.exit_code, **common)
 
 

@@ -177,8 +177,8 @@ def train_step(
     prepared.synchronize()  # the gradients are those of the world now
     synchronized = time.perf_counter()
     precision.unscale(prepared.optimizer)
-    if settings.clip is not None:
-        nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip)
+    if settings.gradient_limit is not None:
+        nn.utils.clip_grad_norm_(state.model.parameters(), settings.gradient_limit)
     prepared.step(precision.scaler)
     precision.update()
 

@@ -200,6 +200,33 @@ def test_the_hook_for_stacks_is_silent_in_any_python(interpreter: str) -> None:
     assert (result.stdout, result.stderr) == ("1\n", "")
 
 
+IMPORTS_TORCH = """
+import gc, sys
+if "script's own" in sys.argv: gc.disable()
+try: import torch
+except RuntimeError: pass
+print(gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("torch", "argument", "expected"),
+    [
+        ("import gc; assert not gc.isenabled()", "", "True True\n"),
+        ("raise RuntimeError", "", "True False\n"),
+        ("", "script's own", "False False\n"),
+    ],
+)
+def test_collections_are_put_off_only_while_torch_is_imported(
+    torch: str, argument: str, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text(torch)
+    env = os.environ | {"PYTHONPATH": str(Path(hvdkit.__file__).parent / "runtime" / "site")}
+    command = [sys.executable, "-c", IMPORTS_TORCH, argument]
+    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT)
+    assert (result.stdout, result.stderr) == (expected, "")
+
+
 def test_what_a_rank_left_in_the_background_ends_with_it(tmp_path: Path) -> None:
     with launching(tmp_path, "--workers", "2", "--", "bash", "-c", "sleep 600 & echo started") as run:
         assert run.wait() == 0, run.output()

@@ -6,11 +6,11 @@ import sys
 import pytest
 from running import run
 
-# Ranks as always, but one collective is replaced by the identity.
+# Ranks as always, but the collectives are replaced by the identity.
 BROKEN_RANKS = """
 import runpy, sys
 import horovod.torch as hvd
-hvd.{operation} = lambda tensor, *args, **kwargs: tensor
+hvd.allreduce = hvd.allgather = hvd.broadcast = lambda tensor, *args, **kwargs: tensor
 runpy.run_module("hvdkit.checks.selftest_ranks", run_name="__main__", alter_sys=True)
 """
 WITH_OTHER_RANKS = """
@@ -36,15 +36,13 @@ def test_collectives_are_correct_here(controller, library):
         assert row["bus_bytes_per_second"] == pytest.approx(row["algorithm_bytes_per_second"])  # 2 (n-1)/n with 2 ranks
 
 
-@pytest.mark.parametrize("operation", ["allreduce", "allgather", "broadcast"])
-def test_a_collective_that_does_nothing_is_found_out(operation, tmp_path):
+def test_every_collective_that_does_nothing_is_found_out(tmp_path):
     script = tmp_path / "ranks.py"
-    script.write_text(BROKEN_RANKS.format(operation=operation))
+    script.write_text(BROKEN_RANKS)
     done = run(sys.executable, "-c", WITH_OTHER_RANKS, str(script))
     assert done.returncode == 1, done.stderr
     wrong = json.loads(done.stdout)["wrong"]
-    assert wrong
-    assert all(text.startswith(operation) for text in wrong)
+    assert {text.split()[0] for text in wrong} == {"allreduce", "allgather", "broadcast"}
 
 
 def test_a_rank_that_breaks_is_one_sentence(tmp_path):

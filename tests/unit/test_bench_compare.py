@@ -235,6 +235,14 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert isinstance(missing.exception, HvdkitError) and missing.exception.exit_code == 2
 
 
+def test_without_independent_processes_nothing_shows_a_slower_machine(tmp_path: Path) -> None:
+    whole, other = sweep(), sweep(seed=2)
+    other.runs = [run for run in other.runs if run.point.engine != IDEAL]
+    a, b = write(tmp_path / "a", whole), write(tmp_path / "b", other)
+    assert "looks like slower code\n" in run(a, a).output
+    assert "looks like slower code, and, without independent processes on both sides, unnoticed\n" in run(a, b).output
+
+
 def without_two(results: Results) -> Results:
     results.runs = [run for run in results.runs if run.point.workers != 2]
     return results

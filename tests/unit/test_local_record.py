@@ -66,6 +66,7 @@ def test_a_launcher_that_was_killed_is_noticed() -> None:
     assert run is not None and not run.alive
     assert (record.state_of(run).phase, record.state_of(run).reason) == ("Failed", "Lost")
     assert "it was killed" in hvdkit("why", "train-a")
+    assert hvdkit("list").rstrip().endswith(" -"), "nobody knows how long it ran"
 
 
 def test_the_number_of_another_process_is_no_life(monkeypatch) -> None:
@@ -97,6 +98,13 @@ def test_a_broken_record_is_passed_over() -> None:
     (run.place / "run.json").write_text("{")
     assert record.find_run("train-a") is None and record.all_runs() == []
     assert record.find_run("../train-a") is None
+
+
+@pytest.mark.parametrize(("code", "word"), [(1, "Failed"), (75, "Stopped"), (130, "Interrupted")])
+def test_a_run_that_was_asked_to_end_is_not_listed_as_failed(code: int, word: str) -> None:
+    finished(code=code)
+    (row,) = hvdkit("list").splitlines()[1:]
+    assert f" {word} " in row
 
 
 def test_the_commands_speak_of_local_runs_as_of_jobs() -> None:

@@ -25,7 +25,7 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_
         ({"accumulate": 0}, "--accumulate is 0"),
         ({"learning_rate": 0.0}, "--lr is 0"),
         ({"learning_rate": float("nan")}, "--lr is nan"),
-        ({"clip": 0.0}, "--clip is 0"),
+        ({"clip": -1.0}, "--clip is -1"),
         ({"warmup": 1.0}, "--warmup is 1"),
         ({"momentum": -0.1}, "--momentum is -0.1"),
         ({"weight_decay": math.inf}, "--weight-decay is inf"),
@@ -45,6 +45,23 @@ def test_a_wrong_setting_is_named(wrong, said):
     with pytest.raises(InputError) as failure:
         TrainSettings(**wrong)
     assert said in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({}, 1.0),
+        ({"clip": 0.0}, None),
+        ({"clip": 0.5}, 0.5),
+        ({"model": "resnet18"}, None),
+        ({"model": "resnet18", "clip": 2.0}, 2.0),
+        ({"reduction": "sum"}, None),
+        ({"reduction": "adasum"}, None),
+        ({"reduction": "adasum", "clip": 0.0}, None),
+    ],
+)
+def test_our_own_models_gradients_are_limited_unless_asked_otherwise(changes, limit):
+    assert TrainSettings(**changes).gradient_limit == limit
 
 
 def rates(settings: TrainSettings, factor: int) -> list[float]:
