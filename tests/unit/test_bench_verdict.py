@@ -301,7 +301,7 @@ class TestEngineThatHidesItsWaits:
     def test_a_slow_rank_is_not_called_communication(self) -> None:
         found = judge(make_results(self.worlds(slower={3: 0.1}), noise=0.0))
         assert causes(found) == ["stragglers"]
-        # By hand: all that is seen of the slow one is a third of its 0.1 s, in steps of 0.2025; three of four wait for it.
+        # By hand: all that is seen of the slow one is a third of its 0.1 s, in steps of 0.2025.
         assert found.limits[0].share.value == pytest.approx(0.1 / 3 / 0.2025, rel=0.02)
         waits, works = found.limits[0].evidence
         assert waits == "the mean rank waits at least 12 % (12 … 12) of each step for slower ones"
