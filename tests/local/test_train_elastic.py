@@ -17,7 +17,7 @@ from torch import nn
 class Net(nn.Sequential):
     def forward(self, images):
         if self.training and pathlib.Path("slow").exists():
-            time.sleep(0.05)
+            time.sleep(0.3)
         return super().forward(images)
 def make(classes):
     return Net(nn.Flatten(), nn.Linear(784, classes))
@@ -25,6 +25,7 @@ def make(classes):
 # One machine under several names, each of which Horovod takes for a host of its own.
 HOSTS = ("localhost", "127.0.0.1", "127.1")
 NEW_HOST = "127.0.1"
+IMAGES, EPOCHS = 1000, 6  # 200 steps, which take a minute while they are slow
 
 
 def test_a_rank_is_killed_and_a_host_is_added(tmp_path):
@@ -39,8 +40,8 @@ def test_a_rank_is_killed_and_a_host_is_added(tmp_path):
     command = (
         *("horovodrun", "--gloo", "-np", "3", "--min-np", "1", "--max-np", "3", "--network-interfaces", "lo"),
         *("--host-discovery-script", str(discover), sys.executable, "-m", "hvdkit.train", "--elastic"),
-        *("--model=elastic_net:make", "--data=synthetic", "--synthetic-images=3000", "--batch-size=10"),
-        *("--epochs=6", "--report-seconds=0.2", "--output=out"),
+        *("--model=elastic_net:make", "--data=synthetic", f"--synthetic-images={IMAGES}", "--batch-size=10"),
+        *(f"--epochs={EPOCHS}", "--report-seconds=0.2", "--output=out"),
     )
 
     def said(pattern: str) -> list[str]:
@@ -53,7 +54,7 @@ def test_a_rank_is_killed_and_a_host_is_added(tmp_path):
     # With a rank that is gone. And looking for gradients as seldom as under `hvdkit launch` leaves others the cores.
     impatient = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10", "HOROVOD_CYCLE_TIME": "25"}
     with log.open("w") as stream, started(*command, cwd=tmp_path, output=stream, **impatient) as job:
-        wait_for(r"step \d+/\d+ ", times=25)  # five seconds: there are commits
+        wait_for(r"step \d+/\d+ ", times=15)  # some seconds: there are commits
         ranks = [one for one in psutil.Process(job.pid).children(recursive=True) if is_rank(one, HOSTS[2])]
         assert len(ranks) == 1
         ranks[0].kill()
@@ -80,11 +81,11 @@ def steps_of(worlds: list[tuple[int, int | None]]) -> int:
     """The steps that see every image once an epoch, when each world of so many ranks goes on to that step."""
     step = position = epoch = 0
     for ranks, last in worlds:
-        while epoch < 6 and step != last:
-            ends = [end for _, end in step_bounds(3000, position, 10 * ranks, ranks)]
+        while epoch < EPOCHS and step != last:
+            ends = [end for _, end in step_bounds(IMAGES, position, 10 * ranks, ranks)]
             taken = ends if last is None else ends[: last - step]
             step, position = step + len(taken), taken[-1]
-            if position == 3000:
+            if position == IMAGES:
                 epoch, position = epoch + 1, 0
     return step
 
