@@ -25,7 +25,7 @@ PYTHONPATH = f"{HERE}:{HERE.parent.parent}"
 STEPS, WARMUP, BATCH = 24, 6, 64
 SLEEP = 0.6  # seconds: far more than a step takes, also on a machine that is busy with other things
 CYCLE = 0.3  # seconds between two looks of Horovod for gradients; a small model's step is short against it, too
-SLOW = {"steps": 8, "warmup_steps": 2}  # enough of steps that long
+SLOW = {"steps": 6, "warmup_steps": 1}  # enough of steps that long
 
 
 def measure(folder: Path, engine: str = "horovod", data: str = "synthetic", **changes) -> tuple[Figures, dict]:

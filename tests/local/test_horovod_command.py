@@ -236,8 +236,8 @@ def test_a_script_in_another_world_than_the_launchers_fails(this_target):
 
 @pytest.mark.parametrize(
     ("call", "env"),
-    [("", {}), ("", {"HVDKIT_WORLD_SIZE": "1-2"}), ("comm=[0]", {"HVDKIT_WORLD_SIZE": "4"})],
-    ids=["no launcher", "within the range", "a subset that the script chose"],
+    [("", {"HVDKIT_WORLD_SIZE": "1-2"}), ("comm=[0]", {"HVDKIT_WORLD_SIZE": "4"})],
+    ids=["within the range", "a subset that the script chose"],
 )
 def test_a_right_world_passes_the_guard(this_target, call, env):
     done = alone(this_target, call, **env)
