@@ -113,8 +113,7 @@ $(VENV)/.ready: setup.cfg constraints.txt Makefile
 	@set -- $$CXX; for name in $${1:-c++ g++ clang++}; do command -v "$$name" >/dev/null && exit 0; done; \
 		echo "make: a C++ compiler is missing (no $${1:-c++, g++ or clang++}); install one (Debian: apt install g++)."; exit 3
 	$(PYTHON) -m venv $(VENV)
-	@# Python compiles what is used when it is: all of it would take half as long as the rest.
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
 	@touch $@
 
 # Outside the folder the wheel stays in a cache, so that a second clone does not compile it again.
