@@ -79,7 +79,7 @@ class Comparison:
     """What a reader should know before believing it."""
 
     machine_compared: bool
-    """Whether both have independent processes, which would show that the machine itself was slower."""
+    """Whether both have enough runs of independent processes at some point, which show a machine that was slower."""
 
     @property
     def slower(self) -> bool:

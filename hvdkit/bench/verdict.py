@@ -147,8 +147,12 @@ def look_for_stragglers(case: Case) -> Finding | None:
             said.append("no rank is slower than the others in all runs: they take turns")
         return said
 
-    # With that rank as fast as the others all would be faster by its excess; it loses that itself, without a wait.
-    return _finding("stragglers", slow.excesses, evidence) if slow else _finding("jitter", waits, evidence)
+    if slow is None:
+        return _finding("jitter", waits, evidence)
+    # All lose what the slow rank works longer, also that rank itself, which never waits; its wait for data is input's.
+    own = 1 - slow.data_part / case.point.ranks
+    costs = [max(wait, own * excess) for wait, excess in zip(waits, slow.excesses, strict=True)]
+    return _finding("stragglers", costs, evidence)
 
 
 def look_for_communication(case: Case) -> Finding | None:

@@ -43,7 +43,7 @@ def command(a: Path, b: Path, as_json: bool) -> int:
                     seen = f"a difference of {100 * point.smallest_difference:.0f} % would probably have been seen"
                 click.echo(f"  {seen}; with this noise, {100 * NOTABLE:.0f} % takes {point.runs_needed} runs a side")
         if not all(point.by_turns for point in found.points):
-            unseen = "" if found.machine_compared else ", and, without independent processes on both sides, unnoticed"
+            unseen = "" if found.machine_compared else ", and nothing here would show it: too few independent processes"
             rounds = f"{fewest_rounds(len(found.points))} rounds by turns"
             click.echo(
                 f"note: not compared round by round, which takes {rounds}: an hour in which the machine was slower "

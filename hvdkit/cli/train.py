@@ -56,7 +56,7 @@ OPTIONS: dict[str, dict] = {
     "--label-smoothing": {"type": float, "help": "Share of each label spread over all classes."},
     "--clip": {
         "type": float,
-        "help": "Largest norm of the world's gradient; 0: none. If not given, 1 for mnist-cnn and none for others.",
+        "help": "Largest norm of the world's mean gradient; 0: none. If not given, 1 for mnist-cnn, none for others.",
     },
     "--seed": {"type": int, "help": "Of weights, order, augmentation and synthetic data."},
     "--deterministic": {"is_flag": True, "help": "The same bits in every run of the same world; slower."},

@@ -21,6 +21,12 @@ from hvdkit.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_RESTART_ME, Enviro
 from hvdkit.jobs.spec import JobSpec
 from hvdkit.jobs.state import FAILED, RUNNING, SUCCEEDED, JobState
 
+# Of the launcher's own exit codes.
+_ENDED_BY_SIGNAL = {
+    EXIT_INTERRUPTED: "Interrupted",
+    128 + signal.SIGHUP: "Interrupted",
+    128 + signal.SIGTERM: "Stopped",
+}
 MOST_RUNS = 50  # then the oldest that has ended goes
 _VERSION = 1
 
@@ -162,8 +168,12 @@ def state_of(run: LocalRun) -> JobState:
     if run.ended is None:
         message = f"process {run.pid} of hvdkit launch is gone without a word: it was killed, or the machine restarted."
         return JobState(phase=FAILED, reason="Lost", message=message, exit_code=EXIT_FAILED, **common)
-    asked = {EXIT_RESTART_ME: "Stopped", EXIT_INTERRUPTED: "Interrupted"}
-    reason = asked.get(run.exit_code) or ("RankFailed" if run.rank is not None else "LaunchFailed")
+    if run.exit_code == EXIT_RESTART_ME:
+        reason = "Stopped"
+    elif run.rank is not None:
+        reason = "RankFailed"
+    else:
+        reason = _ENDED_BY_SIGNAL.get(run.exit_code, "LaunchFailed")
     return JobState(phase=FAILED, reason=reason, message=run.reason, exit_code=run.exit_code, **common)
 
 

@@ -177,8 +177,9 @@ def train_step(
     prepared.synchronize()  # the gradients are those of the world now
     synchronized = time.perf_counter()
     precision.unscale(prepared.optimizer)
-    if settings.gradient_limit is not None:
-        nn.utils.clip_grad_norm_(state.model.parameters(), settings.gradient_limit)
+    if settings.clip:
+        ranks_added = state.engine.size if settings.reduction == "sum" else 1
+        nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip * ranks_added)
     prepared.step(precision.scaler)
     precision.update()
 

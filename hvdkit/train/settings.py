@@ -87,8 +87,8 @@ class TrainSettings:
     weight_decay: float = 0.0
     label_smoothing: float = 0.0
     clip: float | None = None
-    """Largest norm of the world's gradient; larger ones are shortened to it. 0: none. None: 1 for mnist-cnn, which in a
-    world of 8 ranks or more learns nothing without, and none for other models."""
+    """Largest norm of the world's mean gradient; larger ones are shortened to it. 0: none. If it is not given: 1 for
+    mnist-cnn, which in larger worlds may learn nothing without (on 8 ranks it did not), and none for other models."""
 
     seed: int = 1
     """Of weights, order of samples, augmentation and synthetic data; dropout differs by rank."""
@@ -168,14 +168,9 @@ class TrainSettings:
         if self.resume not in ("auto", "never") and not Path(self.resume).is_file():
             raise InputError(f"--resume: there is no file '{self.resume}'; say auto, never or a checkpoint's path.")
 
-    @property
-    def gradient_limit(self) -> float | None:
-        """The largest norm of the world's gradient, if there is one."""
-        if self.clip is None and self.reduction == "average":  # a sum grows with the world, and so would its limit
-            return _RECIPE_CLIPS.get(self.model)
-        return self.clip or None
-
     def _check_reduction(self) -> None:
+        if self.reduction != "adasum" and self.clip is None:
+            object.__setattr__(self, "clip", _RECIPE_CLIPS.get(self.model))  # here, so that every record has it
         if self.reduction == "adasum" and self.clip:
             raise InputError("--clip: Adasum combines the steps of the ranks, not gradients; there is nothing to clip.")
         if self.reduction == "adasum" and self.precision == "amp-fp16":

@@ -203,6 +203,8 @@ def test_the_hook_for_stacks_is_silent_in_any_python(interpreter: str) -> None:
 IMPORTS_TORCH = """
 import gc, sys
 if "script's own" in sys.argv: gc.disable()
+if "a look" in sys.argv: import importlib.util; assert importlib.util.find_spec("torch")
+if "much" in sys.argv: much = [[] for _ in range(300_000)]
 try: import torch
 except RuntimeError: pass
 print(gc.isenabled(), gc.get_freeze_count() > 0)
@@ -215,6 +217,8 @@ print(gc.isenabled(), gc.get_freeze_count() > 0)
         ("import gc; assert not gc.isenabled()", "", "True True\n"),
         ("raise RuntimeError", "", "True False\n"),
         ("", "script's own", "False False\n"),
+        ("import gc; assert not gc.isenabled()", "a look", "True True\n"),
+        ("import gc; assert not gc.isenabled()", "much", "True False\n"),
     ],
 )
 def test_collections_are_put_off_only_while_torch_is_imported(

@@ -23,11 +23,11 @@ def script(tmp_path) -> str:
 
 
 def test_the_readmes_script_trains_and_goes_on_under_any_launcher(script, tmp_path):
-    """DDP begins, Horovod goes on from its checkpoint, and one process alone from Horovod's."""
+    """Horovod begins, DDP goes on from its checkpoint, and one process alone from DDP's."""
     losses = []
     for launcher, last, expected in (
-        ("torchrun", 2, ["1", "2"]),
-        ("hvdkit-mpi", 4, ["3", "4"]),
+        ("hvdkit-mpi", 2, ["1", "2"]),
+        ("torchrun", 4, ["3", "4"]),
         ("alone", 5, ["5"]),
     ):
         python = () if launcher == "torchrun" else ("python",)

@@ -37,7 +37,15 @@ EXACT = {
     "plain": ({"batch_size": 16}, {"batch_size": 32}),
     "accumulate": ({"batch_size": 8, "accumulate": 2}, {"batch_size": 32}),
     "clip": ({"batch_size": 16, "clip": 0.05}, {"batch_size": 32, "clip": 0.05}),
-    "sum": ({"batch_size": 16, "reduction": "sum", "learning_rate": 0.01}, {"batch_size": 32}),
+    "sum": (
+        {"batch_size": 16, "reduction": "sum", "learning_rate": 0.01, "clip": 0.05},
+        {"batch_size": 32, "clip": 0.05},
+    ),
+    # The last step of an epoch has 5 images for one rank and 4 for the other.
+    "uneven": (
+        {"synthetic_images": 57, "epochs": 5, "batch_size": 8},
+        {"synthetic_images": 57, "epochs": 5, "batch_size": 16},
+    ),
     "channels-last": ({"batch_size": 16, "channels_last": True}, {"batch_size": 32}),
     "smoothing, decay": (
         {"batch_size": 16, "label_smoothing": 0.1, "weight_decay": 0.01},

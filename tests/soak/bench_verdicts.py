@@ -3,7 +3,7 @@
     python tests/soak/bench_verdicts.py --output benchmarks/results/bench-verdicts.json
     python tests/soak/bench_verdicts.py --quick                the strong faults of one model only
 
-4 causes x 3 strengths x 2 models and both healthy, about 26 minutes on two cores. In every round all of them run one
+4 causes x 3 strengths x 2 models and both healthy, about 30 minutes on two cores. In every round all of them run one
 after the other, with the healthy points that they are judged against. A case passes when its cause is the largest that
 the verdict names; a straggler's rank must be right, too, and efficiency must fall as computed by hand: the healthy step
 over that step and the sleep. A healthy run passes when nothing is named.

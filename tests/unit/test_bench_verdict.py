@@ -265,6 +265,14 @@ def test_a_slow_rank_whose_data_are_late_says_so() -> None:
     found = judge(results)
     (stragglers,) = [finding for finding in found.limits if finding.cause == "stragglers"]
     assert any("wait for data" in sentence for sentence in stragglers.evidence)
+    lost = sum(finding.share.value for finding in found.limits)
+    assert lost + found.efficiency.value == pytest.approx(1, abs=0.05), "no time is counted twice"
+
+
+def test_a_slow_rank_does_not_hide_that_ranks_also_wait_by_turns() -> None:
+    found = judge(make_results(healthy(0.1, turns=0.1, slower={2: 0.02})))
+    (stragglers,) = [finding for finding in found.limits if finding.cause == "stragglers"]
+    assert stragglers.share.value > 0.3 and found.limits[0] is stragglers
 
 
 class TestEngineThatHidesItsWaits:

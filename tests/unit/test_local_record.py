@@ -100,9 +100,12 @@ def test_a_broken_record_is_passed_over() -> None:
     assert record.find_run("../train-a") is None
 
 
-@pytest.mark.parametrize(("code", "word"), [(1, "Failed"), (75, "Stopped"), (130, "Interrupted")])
-def test_a_run_that_was_asked_to_end_is_not_listed_as_failed(code: int, word: str) -> None:
-    finished(code=code)
+@pytest.mark.parametrize(
+    ("code", "rank", "word"),
+    [(1, 1, "Failed"), (130, 1, "Failed"), (75, None, "Stopped"), (143, None, "Stopped"), (130, None, "Interrupted")],
+)
+def test_a_run_that_was_asked_to_end_is_not_listed_as_failed(code: int, rank: int | None, word: str) -> None:
+    record.begin(spec()).end(exit_code=code, reason="", rank=rank, tail=[])
     (row,) = hvdkit("list").splitlines()[1:]
     assert f" {word} " in row
 

@@ -301,7 +301,7 @@ def test_a_whole_run_reads_back(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all(line["version"] == 1 and line["time"] > 1.7e9 for line in (start, interval, evaluation, summary))
     assert (start["step"], start["world"]) == (0, {"ranks": 2})
-    assert start["settings"].items() >= {"epochs": 7, "output": str(told.path.parent), "clip": None}.items()
+    assert start["settings"].items() >= {"epochs": 7, "output": str(told.path.parent), "max_steps": None}.items()
     assert start["versions"]["python"] == f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
     assert "torch" in start["versions"]
     assert interval.items() >= dataclasses.asdict(INTERVAL).items()

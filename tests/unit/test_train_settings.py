@@ -51,17 +51,17 @@ def test_a_wrong_setting_is_named(wrong, said):
     ("changes", "limit"),
     [
         ({}, 1.0),
-        ({"clip": 0.0}, None),
+        ({"clip": 0.0}, 0.0),
         ({"clip": 0.5}, 0.5),
         ({"model": "resnet18"}, None),
         ({"model": "resnet18", "clip": 2.0}, 2.0),
-        ({"reduction": "sum"}, None),
+        ({"reduction": "sum"}, 1.0),
         ({"reduction": "adasum"}, None),
-        ({"reduction": "adasum", "clip": 0.0}, None),
+        ({"reduction": "adasum", "clip": 0.0}, 0.0),
     ],
 )
 def test_our_own_models_gradients_are_limited_unless_asked_otherwise(changes, limit):
-    assert TrainSettings(**changes).gradient_limit == limit
+    assert TrainSettings(**changes).clip == limit
 
 
 def rates(settings: TrainSettings, factor: int) -> list[float]:

@@ -8,8 +8,7 @@
 It must load in any Python that a rank may start, also an old one.
 """
 
-from __future__ import annotations
-
+import contextlib
 import faulthandler
 import gc
 import importlib.machinery
@@ -18,7 +17,6 @@ import os
 import pathlib
 import signal
 import sys
-import types
 
 if sys.stderr is not None:
     faulthandler.register(signal.SIGQUIT, all_threads=True)
@@ -43,34 +41,42 @@ if _address:
 class _TorchWithoutCollections:
     """Importing torch makes hundreds of thousands of objects, and all of them stay.
 
-    Python would look through them for garbage again and again, also at exit: a quarter of a short rank's time.
+    Python would look through them for garbage again and again, also at exit: a quarter of a short rank's time. What the
+    script has made before is left out of later collections with them, so it must not be much.
     """
 
-    def find_spec(
-        self, name: str, path: object = None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+    few = 300000
+    busy = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch" or self.busy:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_without_collections(module: types.ModuleType) -> None:
-                if not gc.isenabled():  # the script has its own idea
-                    return execute(module)
-                gc.disable()
-                try:
-                    execute(module)
-                    gc.freeze()
-                finally:
-                    gc.enable()
-
-            spec.loader.exec_module = execute_without_collections
+        self.busy = True  # now the others are asked
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.busy = False
+        execute = getattr(getattr(spec, "loader", None), "exec_module", None)
+        if execute is not None:
+            with contextlib.suppress(AttributeError):  # a loader that lets nobody change it
+                spec.loader.exec_module = lambda module: self.execute(execute, module)
         return spec
 
+    def execute(self, execute, module):
+        if not gc.isenabled():  # the script has its own idea
+            return execute(module)
+        all_may_stay = len(gc.get_objects()) < self.few
+        gc.disable()
+        try:
+            execute(module)
+            if all_may_stay:
+                gc.freeze()
+        finally:
+            gc.enable()
 
-sys.meta_path.insert(0, _TorchWithoutCollections())
+
+if hasattr(gc, "freeze"):
+    sys.meta_path.insert(0, _TorchWithoutCollections())
 
 # We stand before a sitecustomize that the installation may have of its own: run that one too.
 _here = pathlib.Path(__file__).resolve().parent
