@@ -1,7 +1,7 @@
 """Models and data with a fault of known size, for sweeps whose verdict is known beforehand.
 
-Sizes come through the environment: BENCH_DOZE, seconds that rank 1 sleeps in a step, and BENCH_SLUGGISH, seconds that
-an image takes to load.
+Sizes come through the environment: BENCH_DOZE, seconds that rank 1 sleeps in a step, BENCH_REST, seconds that all ranks
+do, and BENCH_SLUGGISH, seconds that an image takes to load.
 """
 
 import os
@@ -19,13 +19,14 @@ SHORTEST_SLEEP = 0.005  # seconds: the kernel adds some 60 µs to each
 
 
 class Dozing(nn.Module):
-    """A network that sleeps before each forward pass, on one rank only."""
+    """A network that sleeps before each forward pass."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
         slow = os.environ.get("OMPI_COMM_WORLD_RANK") == SLOW_RANK
-        self.seconds = float(os.environ.get("BENCH_DOZE", "0")) if slow else 0.0
+        doze, rest = (float(os.environ.get(name, "0")) for name in ("BENCH_DOZE", "BENCH_REST"))
+        self.seconds = rest + doze if slow else rest
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         time.sleep(self.seconds)
